@@ -1,0 +1,158 @@
+"""What objectives share: the batch, the reader's output, a term of the loss.
+
+Shapes: B rows of this rank, G rows of the group over all ranks, T tokens, H hidden units.
+
+A step's global batch is cut into groups (one, unless gradients are accumulated), and each group is spread over the ranks.
+Every rank knows a few numbers about every row of the step (``GroupRows``), read from the same memory-mapped file, so draws
+and counts agree on all ranks without a word between them. Draws are keyed by (seed, step, row), never by rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class GroupRows:
+    """What is known on every rank about all rows of one group. Arrays of length G."""
+
+    row: np.ndarray  # int64, the row's number in the training file
+    has_answer: np.ndarray  # bool, the gold span lies wholly inside this window
+    passage: np.ndarray  # int64, hash of the passage
+    answer: np.ndarray  # int64, hash of the normalised gold answer text
+    tokens: np.ndarray  # int64, real tokens
+    passage_tokens: np.ndarray  # int64
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of one rank in one group."""
+
+    input_ids_BT: Tensor
+    attention_BT: Tensor  # bool, real tokens
+    question_BT: Tensor  # bool, question tokens: no specials
+    passage_BT: Tensor  # bool, passage tokens
+    start_B: Tensor  # gold tokens, inclusive; the CLS position where has_answer is false
+    end_B: Tensor
+    has_answer_B: Tensor  # bool
+    token_types_BT: Tensor | None
+    groups: tuple[GroupRows, ...]  # all groups of this step
+    group: int  # which of them this batch belongs to
+    mine: Tensor  # int64 [B], where this rank's rows stand in the group
+    seed: int = 0
+    step: int = 0
+    extras: dict[str, Tensor] = field(default_factory=dict)  # what one objective alone needs, by column name
+
+    @property
+    def world(self) -> GroupRows:
+        return self.groups[self.group]
+
+    @property
+    def answer_BT(self) -> Tensor:
+        """True on start..end of rows that have an answer in this window."""
+        position_T = torch.arange(self.input_ids_BT.shape[1], device=self.input_ids_BT.device)
+        inside_BT = (position_T >= self.start_B[:, None]) & (position_T <= self.end_B[:, None])
+        return inside_BT & self.has_answer_B[:, None]
+
+    def count(self, of: Callable[[GroupRows], int | float]) -> float:
+        """A count over the whole step: all groups, all ranks."""
+        return float(sum(of(rows) for rows in self.groups))
+
+    def to(self, device: torch.device | str) -> Batch:
+        moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        extras = {name: value.to(device, non_blocking=True) for name, value in self.extras.items()}
+        return replace(self, **moved, extras=extras)
+
+
+class ReaderOutput(NamedTuple):
+    hidden_BTH: Tensor  # last layer
+    start_BT: Tensor  # raw logits, every position
+    end_BT: Tensor
+
+
+class Reader(Protocol):
+    """A span reader. A second pass over changed embeddings is ``reader(batch, embeddings_BTH)``."""
+
+    def __call__(self, batch: Batch, embeddings_BTH: Tensor | None = None) -> ReaderOutput: ...
+
+    def embed(self, batch: Batch) -> Tensor: ...
+
+
+class Term(NamedTuple):
+    """A term of the loss: this rank's sum, and the count over the whole step (all ranks, all groups) that normalises it."""
+
+    total: Tensor
+    count: float
+
+    @property
+    def mean(self) -> Tensor:
+        return self.total / max(1.0, self.count)
+
+
+def masked_mean(values: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
+    """Mean of the values where the mask is set; 0 over an empty set. Same shape for both, or values with trailing dimensions
+    more (mask [B, T] for values [B, T, H], dim=1). What is masked may hold anything, NaN included."""
+    wide = mask.bool().reshape(mask.shape + (1,) * (values.dim() - mask.dim()))
+    kept = values.masked_fill(~wide, 0)
+    return kept.sum(dim) / wide.sum(dim).clamp(min=1)
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+class _Gather(torch.autograd.Function):
+    """All ranks' rows, in the group's order. Backward sums what every rank wants of a row and keeps this rank's own rows."""
+
+    @staticmethod
+    def forward(ctx, rows_BX: Tensor, mine: Tensor, group_size: int) -> Tensor:
+        ctx.save_for_backward(mine)
+        full_GX = rows_BX.new_zeros((group_size, *rows_BX.shape[1:]))
+        full_GX[mine] = rows_BX
+        if world_size() > 1:
+            dist.all_reduce(full_GX)  # every row is filled by exactly one rank: a sum is a gather, whatever the slices' sizes
+        return full_GX
+
+    @staticmethod
+    def backward(ctx, *grads: Tensor):  # type: ignore[override]
+        (mine,) = ctx.saved_tensors
+        full_GX = grads[0].contiguous()
+        if world_size() > 1:
+            full_GX = full_GX.clone()
+            dist.all_reduce(full_GX)
+        return full_GX[mine], None, None
+
+
+def gather_group(rows_BX: Tensor, batch: Batch) -> Tensor:
+    """This rank's vectors and all other ranks', as [G, ...] in the group's order, with gradient.
+
+    The gradient that reaches a rank's rows is the sum over all ranks: right for a loss whose total is the sum of the ranks' totals.
+    """
+    return _Gather.apply(rows_BX, batch.mine, len(batch.world))
+
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def keyed_uniform(seed: int, step: int, stream: str, keys: np.ndarray) -> np.ndarray:
+    """One number in [0, 1) per key, a pure function of (seed, step, stream, key): the same on every rank and after a resume."""
+    with np.errstate(over="ignore"):
+        x = keys.astype(np.uint64)
+        name = int.from_bytes(blake2b(stream.encode(), digest_size=8).digest(), "little")
+        for word in (seed, step, name):
+            x = (x ^ (np.uint64(word & 0xFFFFFFFFFFFFFFFF) + _MIX)) * np.uint64(0xBF58476D1CE4E5B9)
+            x ^= x >> np.uint64(31)
+            x *= np.uint64(0x94D049BB133111EB)
+            x ^= x >> np.uint64(29)
+    return (x >> np.uint64(11)).astype(np.float64) / float(1 << 53)

@@ -1,0 +1,123 @@
+"""Rows that cross the border between two stages, as plain classes and as Arrow schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+
+import pyarrow as pa
+
+
+@dataclass(slots=True)
+class Answer:
+    """A piece of the passage: ``context[start : start + len(text)] == text``."""
+
+    text: str
+    start: int  # in characters (code points)
+
+
+@dataclass(slots=True)
+class Example:
+    """One question about one passage. The first answer is the training label; all of them count as right."""
+
+    id: str
+    question: str
+    context: str
+    answers: list[Answer]
+    passage_id: str = ""  # equal for questions about the same text, whatever file they come from
+    title: str = ""
+    language: str = "en"
+    is_impossible: bool = False  # SQuAD v2: the passage does not answer the question
+    file: str = ""
+    line: int = 0  # 1-based; for a JSON document, the ordinal of the question in it
+
+
+@dataclass(slots=True)
+class Rejected:
+    """A row, or one answer of a row, that was left out, and why."""
+
+    file: str
+    line: int
+    id: str
+    what: str  # "question" or "answer"
+    reason: str  # one of a few fixed phrases, so that they can be counted
+    detail: str  # what was seen
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """How much was read and how much of it was refused."""
+
+    questions: int = 0
+    answers: int = 0
+    questions_rejected: int = 0
+    answers_rejected: int = 0
+    answers_repaired: int = 0
+    several_occurrences: int = 0  # answers given without offset whose text occurs more than once
+    not_extractive: int = 0  # yes/no and other answers that are no piece of the passage by design
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rejected_share(self) -> float:
+        """The larger of the two shares, of questions and of answers."""
+        return max(
+            self.questions_rejected / max(1, self.questions),
+            self.answers_rejected / max(1, self.answers),
+        )
+
+
+ANSWER_TYPE = pa.struct([("text", pa.string()), ("start", pa.int32())])
+
+EXAMPLE_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("question", pa.string()),
+        ("context", pa.string()),
+        ("answers", pa.list_(ANSWER_TYPE)),
+        ("passage_id", pa.string()),
+        ("title", pa.string()),
+        ("language", pa.string()),
+        ("is_impossible", pa.bool_()),
+        ("file", pa.string()),
+        ("line", pa.int64()),
+    ]
+)
+
+REJECTED_SCHEMA = pa.schema(
+    [
+        ("file", pa.string()),
+        ("line", pa.int64()),
+        ("id", pa.string()),
+        ("what", pa.string()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+    ]
+)
+
+SPAN_TYPE = pa.struct(
+    [
+        ("text", pa.string()),
+        ("start", pa.int32()),  # characters of the passage, [start, end)
+        ("end", pa.int32()),
+        ("score", pa.float32()),  # start logit + end logit
+        ("probability", pa.float32()),  # softmax over the kept scores
+    ]
+)
+
+PREDICTION_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("passage_id", pa.string()),
+        ("language", pa.string()),
+        ("nbest", pa.list_(SPAN_TYPE)),  # best first; order fully determined (PAPERS 2.4)
+        ("null_score", pa.float32()),  # score of the CLS span, lowest over the windows
+    ]
+)
+
+
+def examples_table(examples: Iterable[Example]) -> pa.Table:
+    return pa.Table.from_pylist([asdict(example) for example in examples], schema=EXAMPLE_SCHEMA)
+
+
+def rejected_table(rows: Iterable[Rejected]) -> pa.Table:
+    return pa.Table.from_pylist([asdict(row) for row in rows], schema=REJECTED_SCHEMA)
