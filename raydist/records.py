@@ -114,6 +114,22 @@ PREDICTION_SCHEMA = pa.schema(
     ]
 )
 
+# One row per question of a test set, written to <run>/evaluation/<test set>.parquet: every score can be looked at.
+EVALUATION_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("question", pa.string()),
+        ("context", pa.string()),
+        ("language", pa.string()),
+        ("answers", pa.list_(pa.string())),  # gold texts
+        ("prediction", pa.string()),
+        ("start", pa.int32()),  # of the prediction, in characters; -1 where it is unknown or empty
+        ("probability", pa.float32()),
+        ("em", pa.float32()),  # 0 or 100
+        ("f1", pa.float32()),  # 0 to 100
+    ]
+)
+
 
 def examples_table(examples: Iterable[Example]) -> pa.Table:
     return pa.Table.from_pylist([asdict(example) for example in examples], schema=EXAMPLE_SCHEMA)
