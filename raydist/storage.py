@@ -1,0 +1,269 @@
+"""Files that are whole or absent, on a disk or an object store, and stages that are known by their fingerprint.
+
+A part is whole when it has its name: written beside and renamed on a disk, one put on an object store. A stage is whole
+when its manifest, written last, says so.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import posixpath
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from raydist.errors import InputError
+
+
+class StorageError(RuntimeError):
+    """Writing failed: the disk is full, or the store refuses. What was whole before still is."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A folder on a disk or under a URI. Paths given to its methods are relative to it, with forward slashes."""
+
+    uri: str
+
+    @cached_property
+    def _opened(self) -> tuple[pafs.FileSystem, str]:
+        if "://" not in self.uri:
+            return pafs.LocalFileSystem(), str(Path(self.uri).expanduser().absolute())
+        try:
+            return pafs.FileSystem.from_uri(self.uri)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(f"storage {self.uri}: cannot be opened ({error}); give a folder or an s3://, gs:// or hdfs:// URI") from None
+
+    def __reduce__(self):
+        return Storage, (self.uri,)
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self._opened[0], pafs.LocalFileSystem)
+
+    def path(self, *parts: str) -> str:
+        """The full path, as this storage's filesystem takes it."""
+        return posixpath.join(self._opened[1], *parts)
+
+    def at(self, *parts: str) -> Storage:
+        """A folder inside this one."""
+        return Storage(self.path(*parts) if self.is_local else posixpath.join(self.uri, *parts))
+
+    def exists(self, name: str) -> bool:
+        return self._opened[0].get_file_info(self.path(name)).type != pafs.FileType.NotFound
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Names and sizes of the files directly in a folder; empty where there is no such folder."""
+        infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), allow_not_found=True))
+        return {info.base_name: info.size for info in infos if info.type == pafs.FileType.File}
+
+    def folders(self, folder: str = "") -> list[str]:
+        infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), allow_not_found=True))
+        return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
+
+    def read_bytes(self, name: str) -> bytes:
+        with self._opened[0].open_input_stream(self.path(name)) as stream:
+            return stream.read()
+
+    def read_json(self, name: str) -> Any:
+        return json.loads(self.read_bytes(name))
+
+    def open_input(self, name: str) -> pa.NativeFile:
+        return self._opened[0].open_input_file(self.path(name))
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write the whole file, or nothing."""
+        path = self.path(name)
+        filesystem = self._opened[0]
+        try:
+            filesystem.create_dir(posixpath.dirname(path), recursive=True)
+            if not self.is_local:
+                with filesystem.open_output_stream(path) as stream:
+                    stream.write(content)
+                return
+            beside = f"{path}.{uuid.uuid4().hex}.tmp"
+            try:
+                with open(beside, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(beside, path)
+            except BaseException:
+                Path(beside).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            why = "no space is left on the device" if full else str(error)
+            way = "Free some space" if full else "Mend that"
+            raise StorageError(f"cannot write {path}: {why}. {way} and run the same command again: what is done stays done.") from None
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_bytes(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def delete(self, name: str) -> None:
+        """Delete a file or a folder, if it is there."""
+        filesystem, path = self._opened[0], self.path(name)
+        kind = filesystem.get_file_info(path).type
+        if kind == pafs.FileType.Directory:
+            filesystem.delete_dir(path)
+        elif kind == pafs.FileType.File:
+            filesystem.delete_file(path)
+
+    def upload(self, folder: Path, name: str) -> None:
+        """Copy a local folder here. On a disk it appears whole, by rename."""
+        if not self.is_local:
+            for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+                self.write_bytes(posixpath.join(name, file.relative_to(folder).as_posix()), file.read_bytes())
+            return
+        beside = f"{name}.{uuid.uuid4().hex}.tmp"
+        for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+            self.write_bytes(posixpath.join(beside, file.relative_to(folder).as_posix()), file.read_bytes())
+        self.delete(name)
+        os.replace(self.path(beside), self.path(name))
+
+    def local_copy(self, folder: str) -> Path:
+        """The folder as a local path: itself on a disk, else fetched once per node."""
+        if self.is_local:
+            return Path(self.path(folder))
+        key = hashlib.blake2b(f"{self.uri}/{folder}".encode(), digest_size=8).hexdigest()
+        target = Path(os.environ.get("RAYDIST_CACHE", Path.home() / ".cache" / "raydist")) / f"{posixpath.basename(folder)}-{key}"
+        if not target.exists():
+            beside = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
+            pafs.copy_files(self.path(folder), str(beside), source_filesystem=self._opened[0])
+            try:
+                beside.rename(target)
+            except OSError:  # another process of this node was faster
+                if not target.exists():
+                    raise
+        return target
+
+
+# --- fingerprints ----------------------------------------------------------------------------------------------------
+
+
+def fingerprint(value: Any) -> str:
+    """A short name for a plain value: equal values, equal names, on any machine."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def file_digest(path: str | Path) -> str:
+    """Of a file's bytes, whatever its name."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def folder_digest(folder: str | Path) -> str:
+    """Of all files directly in a folder: names and bytes."""
+    return fingerprint({path.name: file_digest(path) for path in sorted(Path(folder).iterdir()) if path.is_file()})
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two flat mappings, one line each."""
+    return [
+        f"{key}: was {before.get(key)!r}, now {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
+
+
+# --- stages ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Results that depend on nothing but `identity`, in <storage>/stages/NAME-FINGERPRINT/."""
+
+    storage: Storage
+    name: str
+    identity: Mapping[str, Any]
+    kind: str = "parquet"  # or "arrow": IPC, memory-mapped
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint(self.identity)
+
+    @property
+    def folder(self) -> str:
+        return f"stages/{self.name}-{self.fingerprint}"
+
+    @cached_property
+    def uri(self) -> str:
+        return self.storage.at(self.folder).uri
+
+    def part(self, number: int) -> str:
+        return f"part-{number:05d}.{self.kind}"
+
+    def manifest(self) -> Manifest | None:
+        """What is in it, if it is whole: the manifest is there, and every part it names has its size."""
+        name = f"{self.folder}/manifest.json"
+        if not self.storage.exists(name):
+            return None
+        found = Manifest(**self.storage.read_json(name))
+        sizes = self.storage.sizes(self.folder)
+        return found if all(sizes.get(part["name"]) == part["bytes"] for part in found.parts) else None
+
+    def finish(self, parts: list[dict], seconds: float) -> Manifest:
+        """Write the manifest: from now on the stage is whole."""
+        manifest = Manifest(self.name, self.fingerprint, dict(self.identity), parts, round(seconds, 3))
+        self.storage.write_json(f"{self.folder}/manifest.json", vars(manifest))
+        return manifest
+
+
+@dataclass(frozen=True)
+class Manifest:
+    name: str
+    fingerprint: str
+    identity: dict
+    parts: list[dict] = field(default_factory=list)  # name, rows, bytes, checksum, and what the worker wants to say (info)
+    seconds: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        return sum(part["rows"] for part in self.parts)
+
+
+def encode_table(table: pa.Table, kind: str, info: Mapping[str, Any], row_group: int | None = None) -> bytes:
+    """A part file's bytes. `info` travels in the schema, so that a manifest can be made again from the parts alone."""
+    table = table.replace_schema_metadata({"raydist": json.dumps(info, sort_keys=True)})
+    sink = io.BytesIO()
+    if kind == "parquet":
+        pq.write_table(table, sink, compression="zstd", row_group_size=row_group)
+    else:
+        table = table.combine_chunks()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+    return sink.getvalue()
+
+
+def describe_part(name: str, content: bytes) -> dict:
+    """A part's line in the manifest, from its bytes."""
+    if name.endswith(".parquet"):
+        file = pq.ParquetFile(io.BytesIO(content))
+        rows, metadata = file.metadata.num_rows, file.schema_arrow.metadata
+    else:
+        reader = pa.ipc.open_file(content)
+        rows, metadata = reader.read_all().num_rows, reader.schema.metadata
+    return {
+        "name": name,
+        "rows": rows,
+        "bytes": len(content),
+        "checksum": hashlib.blake2b(content, digest_size=16).hexdigest(),
+        "info": json.loads((metadata or {}).get(b"raydist", b"{}")),
+    }
+
+
+def read_parquet(storage: Storage, name: str, columns: Iterable[str] | None = None) -> pa.Table:
+    with storage.open_input(name) as file:
+        return pq.read_table(file, columns=list(columns) if columns else None)

@@ -1,0 +1,51 @@
+"""Optimizer, warm-up and decay."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from raydist.config import OptimConfig
+
+
+def build_optimizer(task: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
+    """AdamW, fused; no decay on biases and normalisation. A module may name groups of its own (`parameter_groups`)."""
+    own: list[dict] = [group for module in task.modules() if hasattr(module, "parameter_groups") for group in module.parameter_groups()]
+    taken = {id(p) for group in own for p in group["params"]}
+    rest = [(name, p) for name, p in task.named_parameters() if p.requires_grad and id(p) not in taken]
+    decayed = [p for name, p in rest if p.dim() >= 2]
+    plain = [p for name, p in rest if p.dim() < 2]
+    groups = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}, *own]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, weight_decay=optim.weight_decay, fused=True)
+
+
+def warmup_steps(optim: OptimConfig, total_steps: int, batch_size: int) -> int:
+    if optim.warmup_steps is not None:
+        return optim.warmup_steps
+    if optim.warmup_examples is not None:
+        return math.ceil(optim.warmup_examples / batch_size)
+    return round((0.1 if optim.warmup_share is None else optim.warmup_share) * total_steps)
+
+
+def lr_share(step: int, *, warmup: int, total: int, schedule: str, final: float) -> float:
+    """The learning rate of a step (the first is 0) as a share of the peak."""
+    if step < warmup:
+        return (step + 1) / warmup
+    if schedule == "constant":
+        return 1.0
+    done = min(1.0, (step - warmup) / max(1, total - warmup))
+    left = 1 - done if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return final + (1 - final) * left
+
+
+def build_schedule(optimizer: torch.optim.Optimizer, optim: OptimConfig, total_steps: int, batch_size: int) -> LambdaLR:
+    warmup = warmup_steps(optim, total_steps, batch_size)
+
+    def share(step: int) -> float:
+        return lr_share(step, warmup=warmup, total=total_steps, schedule=optim.schedule, final=optim.final_lr_share)
+
+    return LambdaLR(optimizer, share)

@@ -1,0 +1,148 @@
+"""Training rows by index from memory-mapped Arrow files, and the plan that says which rows make which batch.
+
+The plan of an epoch is a pure function of (seed, epoch, batch size, lengths). It is the same for any number of ranks: rank r of
+n takes every n-th row of every group. That makes a resume exact, worker counts interchangeable and resizing harmless.
+
+Memory: a few numbers per row are read into arrays (about 40 bytes a row); tokens stay on disk, mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from raydist.objectives.base import Batch, GroupRows, keyed_uniform
+
+LENGTH_POOL = 50  # batches sorted by length together; more: less padding, less random batches
+
+
+class WindowRows:
+    """All windows of a data set (reader/features.py) as one sequence of rows."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.tables = [pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files]
+        self.first = np.concatenate([[0], np.cumsum([table.num_rows for table in self.tables])]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return int(self.first[-1])
+
+    def column(self, name: str) -> np.ndarray:
+        """A column of plain numbers over all rows."""
+        parts = [table[name].to_numpy() for table in self.tables]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    @cached_property
+    def _numbers(self) -> dict[str, np.ndarray]:
+        names = ("passage", "answer", "cls", "question_start", "question_end", "passage_start", "passage_end", "start", "end")
+        return {name: self.column(name).astype(np.int64) for name in names} | {"has_answer": self.column("has_answer").astype(bool)}
+
+    @cached_property
+    def _lists(self) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+        """For each list column and each part: the flat values and where each row begins. No copy."""
+        return {
+            name: [_flat(table[name]) for table in self.tables] for name in ("input_ids", "token_types", "char_start", "char_end")
+        }
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row."""
+        return np.concatenate([np.diff(starts) for _, starts in self._lists["input_ids"]] or [np.empty(0, np.int64)])
+
+    def values(self, name: str, row: int) -> np.ndarray:
+        """One row of a list column."""
+        part = int(np.searchsorted(self.first, row, side="right")) - 1
+        flat, starts = self._lists[name][part]
+        within = row - int(self.first[part])
+        return flat[starts[within] : starts[within + 1]]
+
+    def group(self, rows: np.ndarray) -> GroupRows:
+        """What every rank knows about some rows."""
+        numbers = self._numbers
+        return GroupRows(
+            row=rows,
+            has_answer=numbers["has_answer"][rows],
+            passage=numbers["passage"][rows],
+            answer=numbers["answer"][rows],
+            tokens=self.lengths[rows].astype(np.int64),
+            passage_tokens=(numbers["passage_end"] - numbers["passage_start"])[rows],
+        )
+
+    def batch(self, rows: np.ndarray, *, pad_id: int, groups: tuple[GroupRows, ...] = (), group: int = 0, mine=None, seed=0, step=0) -> Batch:
+        """Padded tensors of some rows."""
+        longest = int(self.lengths[rows].max()) if len(rows) else 1
+        ids = np.full((len(rows), longest), pad_id, np.int64)
+        types = np.zeros((len(rows), longest), np.int64)
+        has_types = False
+        for i, row in enumerate(rows):
+            tokens, kinds = self.values("input_ids", row), self.values("token_types", row)
+            ids[i, : len(tokens)] = tokens
+            types[i, : len(kinds)] = kinds
+            has_types |= len(kinds) > 0
+        position = np.arange(longest)
+        number = {name: values[rows] for name, values in self._numbers.items()}
+
+        def between(start: str, end: str) -> torch.Tensor:
+            return torch.from_numpy((position >= number[start][:, None]) & (position < number[end][:, None]))
+
+        return Batch(
+            input_ids_BT=torch.from_numpy(ids),
+            attention_BT=torch.from_numpy(position < self.lengths[rows][:, None]),
+            question_BT=between("question_start", "question_end"),
+            passage_BT=between("passage_start", "passage_end"),
+            start_B=torch.from_numpy(number["start"]),
+            end_B=torch.from_numpy(number["end"]),
+            has_answer_B=torch.from_numpy(number["has_answer"]),
+            token_types_BT=torch.from_numpy(types) if has_types else None,
+            groups=groups or (self.group(rows),),
+            group=group,
+            mine=torch.arange(len(rows)) if mine is None else torch.from_numpy(mine),
+            seed=seed,
+            step=step,
+            extras={"cls_B": torch.from_numpy(number["cls"])},
+        )
+
+    def step_batches(self, groups: Sequence[np.ndarray], *, rank: int, ranks: int, pad_id: int, seed: int, step: int) -> list[Batch]:
+        """This rank's part of one step: a batch for each group."""
+        known = tuple(self.group(rows) for rows in groups)
+        batches = []
+        for number, rows in enumerate(groups):
+            mine = np.arange(rank, len(rows), ranks)
+            batches.append(self.batch(rows[mine], pad_id=pad_id, groups=known, group=number, mine=mine, seed=seed, step=step))
+        return batches
+
+
+def _flat(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # no rows at all
+        return np.empty(0, np.int64), np.zeros(1, np.int64)
+    return array.values.to_numpy(), array.offsets.to_numpy().astype(np.int64)
+
+
+def epoch_plan(lengths: np.ndarray, *, seed: int, epoch: int, batch_size: int, accumulate: int = 1) -> list[list[np.ndarray]]:
+    """The global batches of an epoch, each as its groups of row numbers.
+
+    Rows of like length share a batch; which ones, and the order of the batches, are random. Every row is used exactly once: the
+    batches differ by one row at the most, none is dropped.
+    """
+    random = np.random.default_rng([seed, epoch])
+    order = random.permutation(len(lengths))
+    pool = batch_size * LENGTH_POOL
+    pools = [order[start : start + pool] for start in range(0, len(order), pool)]
+    order = np.concatenate([rows[np.argsort(lengths[rows], kind="stable")] for rows in pools]) if pools else order
+    count = -(-len(order) // batch_size)
+    batches = np.array_split(order, count) if count else []
+    batches = [batches[i] for i in random.permutation(len(batches))]
+    # within a batch the rows are dealt out by length, so that groups and ranks get alike shares
+    return [[rows[part::accumulate] for part in range(accumulate)] for rows in batches]
+
+
+def choose_rows(keys: np.ndarray, count: int | None, seed: int, stream: str) -> np.ndarray:
+    """Row numbers of a seeded choice by key, in their order: the same rows whatever else is in the set. All of them if None."""
+    if count is None or count >= len(keys):
+        return np.arange(len(keys))
+    return np.sort(np.argsort(keyed_uniform(seed, 0, stream, keys), kind="stable")[:count])
