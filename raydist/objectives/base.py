@@ -5,6 +5,14 @@ Shapes: B rows of this rank, G rows of the group over all ranks, T tokens, H hid
 A step's global batch is cut into groups (one, unless gradients are accumulated), and each group is spread over the ranks.
 Every rank knows a few numbers about every row of the step (``GroupRows``), read from the same memory-mapped file, so draws
 and counts agree on all ranks without a word between them. Draws are keyed by (seed, step, row), never by rank.
+
+An objective returns its parts by name, unweighted, each a ``Term``; ``weights(step)`` says how much each part counts, and the
+training loop alone applies it:
+
+    loss of this rank = total_scale * sum over parts of weights(step)[part] * term.mean        (summed over ranks: the loss)
+
+A part of weight 0 is logged and nothing else (an accuracy, say). A term whose count is 0 measured nothing in this step: its
+total is a zero that touches every parameter of the objective, and a running mean leaves it out.
 """
 
 from __future__ import annotations
@@ -12,12 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,27 @@ class Term(NamedTuple):
     @property
     def mean(self) -> Tensor:
         return self.total / max(1.0, self.count)
+
+
+class Objective(nn.Module):
+    """What an objective is to the training loop: ``forward(batch, output, reader) -> dict[str, Term]``, and this.
+
+    A base class, not a protocol, since most objectives need the defaults only.
+    """
+
+    total_scale: float = 1.0  # multiplies the whole loss, other objectives included (published code that divides its sum)
+
+    def weights(self, step: int) -> dict[str, float]:
+        """The effective weight of every part in this step; the published weight is converted to the span loss in use."""
+        return {}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Optimizer groups of the parameters that do not follow the common rate and decay."""
+        return []
+
+    def nothing(self) -> Tensor:
+        """A zero that touches every parameter, so that each has a gradient on every rank in every step."""
+        return sum((parameter.sum() * 0.0 for parameter in self.parameters()), start=torch.zeros(()))
 
 
 def masked_mean(values: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
