@@ -1,0 +1,68 @@
+"""The task itself: cross-entropy of the gold start and end (PAPERS 2.2, 2.3). Shapes: B rows, T tokens.
+
+The null span of a row without an answer is its CLS position: column ``cls_B`` of the batch's extras, or 0 where there is none.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from raydist.errors import InputError
+from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term
+
+REDUCTIONS = ("mean", "sum")
+
+
+def check_reduction(span_reduction: str) -> str:
+    """The reduction itself; anything but mean and sum is refused."""
+    if span_reduction not in REDUCTIONS:
+        raise InputError(f"span_reduction is {span_reduction!r}; it is one of {', '.join(REDUCTIONS)}")
+    return span_reduction
+
+
+def allowed_positions(batch: Batch, mask_non_passage: bool = True) -> Tensor:
+    """Where an answer may start or end: the passage and CLS, or (``mask_non_passage`` off) every real token."""
+    if not mask_non_passage:
+        return batch.attention_BT
+    cls_B = batch.extras.get("cls_B", torch.zeros_like(batch.start_B))
+    return batch.passage_BT.scatter(1, cls_B[:, None].long(), True)
+
+
+def span_log_probs(output: ReaderOutput, batch: Batch, mask_non_passage: bool = True) -> tuple[Tensor, Tensor]:
+    """log softmax of the start and of the end logits over the allowed positions, both [B, T]; others are very low."""
+    allowed_BT = allowed_positions(batch, mask_non_passage)
+
+    def log_softmax(logits_BT: Tensor) -> Tensor:
+        logits_BT = logits_BT.float() if logits_BT.dtype in (torch.float16, torch.bfloat16) else logits_BT
+        # half the lowest value: the difference to any logit is still finite
+        return logits_BT.masked_fill(~allowed_BT, torch.finfo(logits_BT.dtype).min / 2).log_softmax(1)
+
+    return log_softmax(output.start_BT), log_softmax(output.end_BT)
+
+
+def span_losses(output: ReaderOutput, batch: Batch, mask_non_passage: bool = True) -> Tensor:
+    """ls + le of every row, [B]."""
+    start_BT, end_BT = span_log_probs(output, batch, mask_non_passage)
+    return -(start_BT.gather(1, batch.start_B[:, None]) + end_BT.gather(1, batch.end_B[:, None])).squeeze(1)
+
+
+def span_term(output: ReaderOutput, batch: Batch, *, span_reduction: str, mask_non_passage: bool) -> Term:
+    """L_span over all rows of the step: ls + le of a row, or their mean."""
+    total = span_losses(output, batch, mask_non_passage).sum()
+    return Term(total / 2 if span_reduction == "mean" else total, batch.count(len))
+
+
+class Span(Objective):
+    """L_span, in the reduction that the weights of all other objectives are converted to."""
+
+    def __init__(self, *, span_reduction: str = "mean", mask_non_passage: bool = True) -> None:
+        super().__init__()
+        self.span_reduction, self.mask_non_passage = check_reduction(span_reduction), mask_non_passage
+
+    def weights(self, step: int) -> dict[str, float]:
+        return {"loss": 1.0}
+
+    def forward(self, batch: Batch, output: ReaderOutput, reader: Reader | None = None) -> dict[str, Term]:
+        term = span_term(output, batch, span_reduction=self.span_reduction, mask_non_passage=self.mask_non_passage)
+        return {"loss": term}
