@@ -1,0 +1,228 @@
+"""Answer-aware contrast of the two-stage cross-lingual reader: the question is pulled to gold, away from its nearest rivals.
+
+Shapes: B rows of this rank, G rows of the group over all ranks, A best spans of a window, N hard negatives of a row, T tokens,
+H hidden units, V tokens of the vocabulary.
+
+Rivals are compared with gold as normalised text, without strings: every token has a code (``piece_codes``), and the text of any
+span is one 64-bit number, read off sums over prefixes. Equal texts have equal numbers, however they were cut into tokens.
+Different texts have equal numbers with a probability near 2^-58: letters have random codes, and a code that two texts use
+differently comes with a factor, a sum of powers of an odd base, of which a few low bits may vanish. The price is a rival less.
+"""
+
+from __future__ import annotations
+
+import string
+import unicodedata
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from raydist.errors import InputError
+from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term, gather_group, keyed_uniform, masked_mean
+from raydist.objectives.span import check_reduction
+
+SELECTORS = ("nearest", "top1", "random")
+NEGATIVES = ("hard", "in_batch", "both")
+
+# (start_BT, end_BT, passage_BT, k, max_answer_length) -> start, end, score, valid [B, k], best first: reader.decode.top_spans
+TopSpans = Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor, Tensor, Tensor]]
+
+_BASE = 0x9E3779B97F4A7C15  # odd: it has an inverse modulo 2^64
+_WORD = 1 << 64
+
+
+def piece_codes(pieces: Sequence[str], articles: Sequence[str] = ("a", "an", "the")) -> Tensor:
+    """For every token of a vocabulary: code, base^letters and its inverse modulo 2^64, as int64 [3, V].
+
+    Lower case; punctuation, blanks and the marks of word borders (``##``, ``▁``, ``Ġ``) leave nothing, nor do articles that
+    begin a word. Pieces are as the tokenizer stores them: ``tokenizer.convert_ids_to_tokens(range(len(tokenizer)))``.
+    """
+    marked = any(piece.startswith(("▁", "Ġ")) for piece in pieces)  # marks stand where words begin; ## where they go on
+    codes = np.empty((3, len(pieces)), dtype=np.uint64)
+    letters: dict[str, int] = {}
+    for v, piece in enumerate(pieces):
+        bare = piece.removeprefix("##") if not marked else piece.lstrip("▁Ġ")
+        begins = (bare != piece) if marked else (bare == piece)
+        text = "".join(letter for letter in bare.lower() if not _dropped(letter))
+        if begins and text in articles:
+            text = ""
+        code = 0
+        for i, letter in enumerate(text):
+            if letter not in letters:
+                letters[letter] = int.from_bytes(blake2b(letter.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+            code += letters[letter] * pow(_BASE, i, _WORD)
+        codes[:, v] = code % _WORD, pow(_BASE, len(text), _WORD), pow(_BASE, -len(text), _WORD)
+    return torch.from_numpy(codes.view(np.int64))
+
+
+def _dropped(letter: str) -> bool:
+    return letter in string.punctuation or letter.isspace() or unicodedata.category(letter).startswith("P")
+
+
+def span_text_codes(codes_3BT: Tensor, start_BA: Tensor, end_BA: Tensor) -> Tensor:
+    """The text of every span (tokens start..end, inclusive) as one number. Products and sums wrap modulo 2^64."""
+    code_BT, scale_BT, inverse_BT = codes_3BT
+    before_BT = F.pad(scale_BT[:, :-1], (1, 0), value=1).cumprod(1)  # base^(letters before t)
+    prefix_BT = F.pad((code_BT * before_BT).cumsum(1), (1, 0))  # of the tokens before t; T + 1 of them
+    inverse_before_BT = F.pad(inverse_BT[:, :-1], (1, 0), value=1).cumprod(1)
+    return (prefix_BT.gather(1, end_BA + 1) - prefix_BT.gather(1, start_BA)) * inverse_before_BT.gather(1, start_BA)
+
+
+def span_means(hidden_BTH: Tensor, start_BA: Tensor, end_BA: Tensor) -> Tensor:
+    """rep(z): the mean of R over the tokens of each span. One matrix product per row: no difference of large prefix sums."""
+    position_T = torch.arange(hidden_BTH.shape[1], device=hidden_BTH.device)
+    inside_BAT = (position_T >= start_BA[..., None]) & (position_T <= end_BA[..., None])
+    return inside_BAT.to(hidden_BTH.dtype) @ hidden_BTH / (end_BA - start_BA + 1)[..., None]
+
+
+def contrast_loss(question_BH: Tensor, gold_BH: Tensor, rivals: Sequence[tuple[Tensor, Tensor]], tau: float) -> Tensor:
+    """Eq. 8 for each row. Unit vectors; rivals are ([B, N, H] of each row's own or [N, H] for all rows, mask [B, N])."""
+    gold_B = (question_BH * gold_BH).sum(1) / tau
+    scores = [gold_B[:, None]]
+    for vectors, mask_BN in rivals:
+        product = "bh,bnh->bn" if vectors.dim() == 3 else "bh,nh->bn"
+        scores.append((torch.einsum(product, question_BH, vectors) / tau).masked_fill(~mask_BN, -torch.inf))
+    return torch.cat(scores, dim=1).logsumexp(1) - gold_B  # gold is in every sum: never all masked
+
+
+class AnswerContrast(Objective):
+    """L_con over rows with an answer, and the two weights of Eq. 9."""
+
+    codes_3V: Tensor
+
+    def __init__(
+        self,
+        top_spans: TopSpans,
+        codes_3V: Tensor,
+        *,
+        alpha: float = 0.5,
+        tau: float = 10.0,
+        top: int = 50,
+        theta: int = 1,
+        select: str = "nearest",
+        negatives: str = "both",
+        hard_from_others: bool = False,
+        question: str = "mean",
+        gather: bool = True,
+        max_answer_length: int = 30,
+        first_step: int = 0,
+        span_reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        wanted = {
+            f"alpha should be between 0 and 1, got {alpha}": 0 <= alpha <= 1,
+            f"tau divides the similarities and should be greater than 0, got {tau}": tau > 0,
+            f"top should be 1 or more, got {top}": top >= 1,
+            f"theta should be between 1 and top ({top}), got {theta}": 1 <= theta <= top,
+            f"select is one of {', '.join(SELECTORS)}, got {select!r}": select in SELECTORS,
+            f"negatives is one of {', '.join(NEGATIVES)}, got {negatives!r}": negatives in NEGATIVES,
+            f"hard_from_others needs hard negatives, and negatives is {negatives!r}": not (
+                hard_from_others and negatives == "in_batch"
+            ),
+            f"question is mean or cls, got {question!r}": question in ("mean", "cls"),
+        }
+        if problems := [f"objectives.answer_contrast.{message}" for message, holds in wanted.items() if not holds]:
+            raise InputError("; ".join(problems))
+        self.top_spans = top_spans
+        self.register_buffer("codes_3V", codes_3V, persistent=False)
+        self.alpha, self.tau, self.top, self.theta, self.select = alpha, tau, top, theta, select
+        self.negatives, self.hard_from_others, self.question = negatives, hard_from_others, question
+        self.gather, self.max_answer_length, self.first_step = gather, max_answer_length, first_step
+        self.span_reduction = check_reduction(span_reduction)
+
+    def alpha_at(self, step: int) -> float:
+        """Eq. 9's alpha: 0 before ``first_step`` (the sequential schedule)."""
+        return self.alpha if step >= self.first_step else 0.0
+
+    def weights(self, step: int) -> dict[str, float]:
+        """alpha; how near the hard negatives are to gold is only logged."""
+        scale = 0.5 if self.span_reduction == "mean" else 1.0  # as the task's own loss: their ratio stays
+        return {"loss": self.alpha_at(step) * scale} | ({} if self.negatives == "in_batch" else {"nearest": 0.0})
+
+    def base_weight(self, step: int) -> float:
+        """What multiplies the task's own loss, hard learning or plain: 1 - alpha."""
+        return 1.0 - self.alpha_at(step)
+
+    def forward(self, batch: Batch, output: ReaderOutput, reader: Reader | None = None) -> dict[str, Term]:
+        """``loss``, and how near the best hard negative is to gold."""
+        with torch.autocast(output.hidden_BTH.device.type, enabled=False):  # half precision is too coarse for cosines over tau
+            return self._terms(batch, output)
+
+    def _terms(self, batch: Batch, output: ReaderOutput) -> dict[str, Term]:
+        gold_start_B1, gold_end_B1 = batch.start_B[:, None], batch.end_B[:, None]
+        hidden_BTH = _precise(output.hidden_BTH)
+        gold_BH = _unit(span_means(hidden_BTH, gold_start_B1, gold_end_B1))[:, 0]
+        if self.question == "mean":
+            question_BH = _unit(masked_mean(hidden_BTH, batch.question_BT, dim=1))
+        else:
+            cls_B1 = batch.extras.get("cls_B", torch.zeros_like(batch.start_B)).long()[:, None]
+            question_BH = _unit(span_means(hidden_BTH, cls_B1, cls_B1))[:, 0]
+        answered = batch.count(lambda rows: rows.has_answer.sum())
+        terms: dict[str, Term] = {}
+
+        rivals = []
+        others_BC = self._others(batch)
+        if self.negatives != "in_batch":
+            start_BN, end_BN, text_BN, usable_BN = self.hard_negatives(batch, output)
+            hard_BNH = _unit(span_means(hidden_BTH, start_BN, end_BN))
+            rivals.append((hard_BNH, usable_BN))
+            near_B = (hard_BNH.detach()[:, 0] * gold_BH.detach()).sum(1)
+            terms["nearest"] = Term((near_B * usable_BN[:, 0]).sum(), answered)
+            if self.hard_from_others:
+                theirs_CNH = self._columns(hard_BNH, batch)
+                text_CN, usable_CN = self._columns(torch.stack([text_BN, usable_BN.long()], 1), batch).unbind(1)
+                own_text_B1 = span_text_codes(self.codes_3V[:, batch.input_ids_BT], gold_start_B1, gold_end_B1)
+                allowed_BCN = others_BC[..., None] & usable_CN.bool() & (text_CN != own_text_B1[..., None])
+                rivals.append((theirs_CNH.flatten(0, 1), allowed_BCN.flatten(1)))
+        if self.negatives != "hard":
+            rivals.append((self._columns(gold_BH, batch), others_BC))
+        loss_B = contrast_loss(question_BH, gold_BH, rivals, self.tau).masked_fill(~batch.has_answer_B, 0)
+        return {"loss": Term(loss_B.sum(), answered)} | terms
+
+    @torch.no_grad()
+    def hard_negatives(self, batch: Batch, output: ReaderOutput) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Each row's theta rivals among its best spans: start, end, text code, and whether there is one. All [B, N]."""
+        start_BA, end_BA, _, valid_BA = self.top_spans(
+            output.start_BT, output.end_BT, batch.passage_BT, self.top, self.max_answer_length
+        )
+        start_BA, end_BA = start_BA.masked_fill(~valid_BA, 0), end_BA.masked_fill(~valid_BA, 0)
+        gold_start_B1, gold_end_B1 = batch.start_B[:, None], batch.end_B[:, None]
+        codes_3BT = self.codes_3V[:, batch.input_ids_BT]
+        text_BA = span_text_codes(codes_3BT, start_BA, end_BA)
+        # Gold itself has gold's text, so this leaves out the span as well.
+        usable_BA = valid_BA & batch.has_answer_B[:, None] & (text_BA != span_text_codes(codes_3BT, gold_start_B1, gold_end_B1))
+
+        if self.select == "nearest":  # Eq. 7
+            hidden_BTH = _precise(output.hidden_BTH)
+            gold_B1H = _unit(span_means(hidden_BTH, gold_start_B1, gold_end_B1))
+            liking_BA = (_unit(span_means(hidden_BTH, start_BA, end_BA)) * gold_B1H).sum(-1)
+        elif self.select == "top1":
+            liking_BA = -torch.arange(float(self.top), device=start_BA.device).expand_as(start_BA)
+        else:
+            row_B1 = batch.world.row[batch.mine.cpu().numpy()][:, None]
+            draws_BA = keyed_uniform(batch.seed, batch.step, "answer_contrast", row_B1 * self.top + np.arange(self.top))
+            liking_BA = torch.from_numpy(draws_BA).to(start_BA.device)
+        chosen_BN = liking_BA.masked_fill(~usable_BA, -torch.inf).topk(self.theta, dim=1).indices
+        return tuple(values_BA.gather(1, chosen_BN) for values_BA in (start_BA, end_BA, text_BA, usable_BA))  # type: ignore[return-value]
+
+    def _columns(self, values_BX: Tensor, batch: Batch) -> Tensor:
+        return gather_group(values_BX, batch) if self.gather else values_BX
+
+    def _others(self, batch: Batch) -> Tensor:
+        """K [B, C]: which rows may serve which as negatives. Another passage and another answer text: another row as well."""
+        world, mine = batch.world, batch.mine.cpu().numpy()
+        column = np.arange(len(world)) if self.gather else mine
+        same_passage, same_answer = (of[mine][:, None] == of[column] for of in (world.passage, world.answer))
+        return torch.from_numpy(world.has_answer[column] & ~same_passage & ~same_answer).to(batch.start_B.device)
+
+
+def _precise(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return F.normalize(vectors, dim=-1)

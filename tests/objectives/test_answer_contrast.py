@@ -1,0 +1,381 @@
+"""Answer-aware contrast against its equations (PAPERS 6.5), a slow loop over spans and strings, and itself on two ranks."""
+
+import itertools
+import math
+import string
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from raydist.errors import InputError
+from raydist.objectives.answer_contrast import AnswerContrast, contrast_loss, piece_codes, span_means, span_text_codes
+from raydist.objectives.base import Batch, ReaderOutput, keyed_uniform
+
+PIECES = ["[PAD]", "the", "The", ",", ".", "a", "##a", "b", "B", "ab", "##b", "ba", "an", "-", "c", "«"]
+PIECES += [f"w{i}" for i in range(len(PIECES), tiny.VOCABULARY)]
+MAX_ANSWER = 4
+
+
+def text_of(ids) -> str:
+    """Normalised text without blanks, from strings."""
+    words = [PIECES[i].lower() for i in ids]
+    kept = [word.removeprefix("##") for word in words if word not in ("a", "an", "the")]
+    return "".join(c for c in "".join(kept) if c not in string.punctuation + "«")
+
+
+def every_span(batch: Batch, i: int):
+    inside = [t for t in range(batch.passage_BT.shape[1]) if batch.passage_BT[i, t]]
+    return [(s, e) for s in inside for e in inside if s <= e < s + MAX_ANSWER]
+
+
+def top_spans(start_BT: Tensor, end_BT: Tensor, passage_BT: Tensor, k: int, max_answer_length: int):
+    """The whole table of spans, sorted; padded with spans that exist nowhere."""
+    found = []
+    for start_T, end_T, passage_T in zip(start_BT, end_BT, passage_BT):
+        inside = passage_T.nonzero()[:, 0].tolist()
+        spans = [(s, e) for s in inside for e in inside if s <= e < s + max_answer_length]
+        spans = sorted(spans, key=lambda span: (-float(start_T[span[0]] + end_T[span[1]]), span))[:k]
+        found.append([(*span, True) for span in spans] + [(-5, 999, False)] * (k - len(spans)))
+    table = torch.tensor(found)
+    return table[..., 0].long(), table[..., 1].long(), torch.zeros(table.shape[:2]), table[..., 2].bool()
+
+
+def make_objective(**options) -> AnswerContrast:
+    return AnswerContrast(top_spans, piece_codes(PIECES), **{"max_answer_length": MAX_ANSWER, "top": 12, "tau": 0.5} | options)
+
+
+def make_batch(rows: int = 5, seed: int = 0, **options) -> Batch:
+    """The tiny batch with passages of few different words, so that texts repeat; a row without answer; two rows that share a
+    passage and two that share an answer."""
+    given = {"has_answer": [i != 1 for i in range(rows)], "passage": [0, 1, 2, 2, 4][:rows], "answer": [0, 1, 2, 3, 0][:rows]}
+    batch = tiny.make_batch(rows, seed=seed, **given | options)
+    return replace(batch, input_ids_BT=torch.where(batch.passage_BT, 1 + batch.input_ids_BT % 9, batch.input_ids_BT))
+
+
+def random_output(batch: Batch, seed: int = 1, hidden_size: int = 4) -> ReaderOutput:
+    B, T = batch.input_ids_BT.shape
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, dtype=torch.float64, generator=generator)  # noqa: E731
+    return ReaderOutput(draw(B, T, hidden_size).requires_grad_(), draw(B, T), draw(B, T))
+
+
+def slow_negatives(batch: Batch, output: ReaderOutput, i: int, objective: AnswerContrast) -> list[tuple[int, int]]:
+    """A_i, cand and neg_i of PAPERS 6.5, for one row, with strings."""
+    score = lambda span: float(output.start_BT[i, span[0]] + output.end_BT[i, span[1]])  # noqa: E731
+    best = sorted(every_span(batch, i), key=lambda span: (-score(span), span))[: objective.top]
+    ids, gold = batch.input_ids_BT[i].tolist(), (int(batch.start_B[i]), int(batch.end_B[i]))
+    text = lambda span: text_of(ids[span[0] : span[1] + 1])  # noqa: E731
+    rep = lambda span: output.hidden_BTH[i, span[0] : span[1] + 1].mean(0)  # noqa: E731
+    cand = [(place, span) for place, span in enumerate(best) if span != gold and text(span) != text(gold)]
+    row = batch.world.row[batch.mine[i]]
+    draw = lambda place: keyed_uniform(batch.seed, batch.step, "answer_contrast", np.array([row * objective.top + place]))[0]  # noqa: E731
+    keys = {
+        "nearest": lambda item: -torch.cosine_similarity(rep(item[1]), rep(gold), dim=0).item(),
+        "top1": lambda item: item[0],
+        "random": lambda item: -draw(item[0]),
+    }
+    return [span for _, span in sorted(cand, key=keys[objective.select])[: objective.theta]]
+
+
+def slow_contrast(batch: Batch, output: ReaderOutput, objective: AnswerContrast) -> Tensor:
+    """Eq. 8 summed over rows with an answer, one similarity at a time."""
+    rows = [i for i in range(len(batch.start_B)) if batch.has_answer_B[i]]
+    rep = lambda i, span: output.hidden_BTH[i, span[0] : span[1] + 1].mean(0)  # noqa: E731
+    gold = {i: (int(batch.start_B[i]), int(batch.end_B[i])) for i in rows}
+    hard = {i: slow_negatives(batch, output, i, objective) for i in rows}
+    text = lambda i, span: text_of(batch.input_ids_BT[i, span[0] : span[1] + 1].tolist())  # noqa: E731
+    total = torch.zeros((), dtype=torch.float64)
+    for i in rows:
+        question = output.hidden_BTH[i, 0]
+        if objective.question == "mean":
+            question = output.hidden_BTH[i][batch.question_BT[i]].mean(0)
+        c = lambda a: torch.cosine_similarity(question, a, dim=0) / objective.tau  # noqa: B023, E731
+        others = [j for j in rows if batch.world.passage[j] != batch.world.passage[i]]
+        others = [j for j in others if batch.world.answer[j] != batch.world.answer[i]]
+        rivals = []
+        if objective.negatives in ("hard", "both"):
+            rivals += [rep(i, span) for span in hard[i]]
+            if objective.hard_from_others:
+                rivals += [rep(j, span) for j in others for span in hard[j] if text(j, span) != text(i, gold[i])]
+        if objective.negatives in ("in_batch", "both"):
+            rivals += [rep(j, gold[j]) for j in others]
+        own = c(rep(i, gold[i]))
+        total = total - own + (own.exp() + sum(c(a).exp() for a in rivals)).log()
+    return total
+
+
+OPTIONS = [
+    {"select": select, "theta": theta, "negatives": negatives, "hard_from_others": others, "question": question}
+    for select, theta, negatives, others, question in [
+        ("nearest", 1, "both", False, "mean"),
+        ("nearest", 3, "both", True, "mean"),
+        ("nearest", 10, "hard", False, "cls"),
+        ("top1", 1, "both", True, "mean"),
+        ("top1", 2, "hard", True, "mean"),
+        ("random", 1, "both", False, "mean"),
+        ("random", 4, "hard", False, "mean"),
+        ("nearest", 1, "in_batch", False, "cls"),
+    ]
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_loss_equals_the_slow_loop_in_value_and_gradient(options, seed):
+    batch = make_batch(seed=seed)
+    output = random_output(batch, seed)
+    objective = make_objective(**options)
+    term = objective(batch, output, reader=None)["loss"]
+    slow = slow_contrast(batch, output, objective)
+    torch.testing.assert_close(term.total, slow, rtol=0, atol=1e-10)
+    assert term.count == 4
+    for got, wanted in zip(*(torch.autograd.grad(value, output.hidden_BTH) for value in (term.total, slow))):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-10)
+
+
+def test_the_loss_by_hand():
+    # cosines of the question with gold 1, with its rival 1/2 (60 degrees), with another row's gold 0; tau = 1/2
+    # -2 + log(e^2 + e^1 + e^0) = 0.407606; with the last one masked -2 + log(e^2 + e^1) = 0.313262
+    question_BH, gold_BH = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    rival_BNH = torch.tensor([[[0.5, math.sqrt(0.75)]], [[0.5, math.sqrt(0.75)]]])
+    others_NH, mask_BN = torch.tensor([[0.0, 1.0]]), torch.tensor([[True], [False]])
+    rivals = [(rival_BNH, torch.ones(2, 1, dtype=torch.bool)), (others_NH, mask_BN)]
+    loss_B = contrast_loss(question_BH, gold_BH, rivals, tau=0.5)
+    torch.testing.assert_close(loss_B, torch.tensor([0.407606, 0.313262]))
+
+
+def test_text_codes_are_equal_exactly_where_normalised_texts_are():
+    codes_3V = piece_codes(PIECES)
+    rng = np.random.default_rng(0)
+    ids_BT = torch.from_numpy(rng.integers(1, 16, (4, 14)))
+    spans = [(s, e) for s in range(14) for e in range(s, min(14, s + 6))]
+    start_BA, end_BA = (torch.tensor([span[i] for span in spans]).expand(4, -1) for i in (0, 1))
+    numbers = span_text_codes(codes_3V[:, ids_BT], start_BA, end_BA)
+    named = [(text_of(ids[s : e + 1].tolist()), int(n)) for ids, row in zip(ids_BT, numbers) for (s, e), n in zip(spans, row)]
+    equal = 0
+    for (text, number), (other_text, other_number) in itertools.combinations(named, 2):
+        assert (text == other_text) == (number == other_number)
+        equal += text == other_text
+    assert 500 < equal < len(named) ** 2 / 4  # both happened
+
+
+def test_the_same_text_cut_otherwise_has_the_same_code():
+    for one, other, same in [
+        (["ba"], ["B", "##a"], True),
+        (["ba", "c"], ["the", "ba", "-", "c", "."], True),
+        (["ab"], ["a", "##b"], False),  # a word's first piece "a" passes for the article: this reads "b"
+        (["ba"], ["ab"], False),
+    ]:
+        numbers = []
+        for pieces in (one, other):
+            row = [PIECES.index(piece) for piece in ("b", *pieces, "ab")]
+            codes_3BT = piece_codes(PIECES)[:, torch.tensor([row])]
+            numbers.append(span_text_codes(codes_3BT, torch.tensor([[1]]), torch.tensor([[len(pieces)]])))
+        assert bool(numbers[0] == numbers[1]) == same
+
+
+def test_marks_of_word_borders_tell_an_article_from_the_middle_of_a_word():
+    code_V = piece_codes(["▁the", "the", "▁The", "▁,", "▁b", "b", "Ġthe"])[0].tolist()
+    assert code_V[0] == code_V[2] == code_V[3] == code_V[6] == 0
+    assert code_V[1] != 0
+    assert code_V[4] == code_V[5] != 0
+    assert piece_codes(["la", "le"], articles=("la",))[0].bool().tolist() == [False, True]
+
+
+def test_a_span_is_the_mean_of_its_tokens():
+    hidden_BTH = 1e4 + torch.randn(2, 300, 8, generator=torch.Generator().manual_seed(0))  # float32, far from 0
+    start_BA, end_BA = torch.tensor([[290, 3, 0], [7, 7, 299]]), torch.tensor([[295, 3, 299], [9, 20, 299]])
+    means_BAH = span_means(hidden_BTH, start_BA, end_BA)
+    for b, a in itertools.product(range(2), range(3)):
+        wanted_H = hidden_BTH[b, start_BA[b, a] : end_BA[b, a] + 1].double().mean(0)
+        torch.testing.assert_close(means_BAH[b, a].double(), wanted_H, rtol=1e-6, atol=0)  # differences of prefix sums: 3e-6
+
+
+@pytest.mark.parametrize("select", ["nearest", "top1", "random"])
+def test_no_hard_negative_is_gold_or_reads_like_gold(select):
+    alike = 0
+    for seed in range(20):
+        batch = make_batch(seed=seed)
+        objective = make_objective(select=select, theta=12)
+        start_BN, end_BN, _, usable_BN = objective.hard_negatives(batch, random_output(batch, seed))
+        for i, ids in enumerate(batch.input_ids_BT.tolist()):
+            gold = text_of(ids[batch.start_B[i] : batch.end_B[i] + 1])
+            spans = list(zip(start_BN[i][usable_BN[i]].tolist(), end_BN[i][usable_BN[i]].tolist()))
+            assert all(text_of(ids[s : e + 1]) != gold for s, e in spans)
+            assert len(set(spans)) == len(spans)
+            assert batch.has_answer_B[i] or not spans
+            alike += sum(text_of(ids[s : e + 1]) == gold for s, e in every_span(batch, i) if batch.has_answer_B[i])
+    assert alike > 100  # the rule had work to do
+
+
+def test_rows_of_the_same_passage_or_answer_are_no_negatives_of_each_other():
+    def loss(passage, answer):
+        batch = make_batch(3, has_answer=[True] * 3, passage=passage, answer=answer)
+        objective = make_objective(negatives="in_batch")
+        # all vectors equal: c is the same everywhere, so a row with n negatives has the loss log(1 + n)
+        output = random_output(batch)._replace(hidden_BTH=torch.ones(*batch.input_ids_BT.shape, 2))
+        return math.exp(objective(batch, output, reader=None)["loss"].total)
+
+    assert loss([0, 1, 2], [0, 1, 2]) == pytest.approx(3 * 3 * 3)
+    assert loss([0, 1, 0], [0, 1, 2]) == pytest.approx(2 * 3 * 2)
+    assert loss([0, 1, 2], [0, 1, 0]) == pytest.approx(2 * 3 * 2)
+    assert loss([0, 1, 0], [0, 0, 2]) == pytest.approx(1 * 2 * 2)
+    assert loss([0, 0, 0], [0, 1, 2]) == pytest.approx(1)
+
+
+def test_with_tau_10_and_33_terms_the_loss_lies_between_3_30_and_3_70():
+    # -c + log sum of 33 terms with all c in [-0.1, 0.1]: at least -0.1 + log(e^0.1 + 32 e^-0.1) = 3.302,
+    # at most 0.1 + log(e^-0.1 + 32 e^0.1) = 3.691
+    for scale, seed in itertools.product((1e-3, 1.0, 1e3), range(3)):
+        batch = tiny.make_batch(32, seed=seed)
+        output = random_output(batch, seed)
+        output = output._replace(hidden_BTH=(scale * output.hidden_BTH).detach().requires_grad_())
+        objective = make_objective(tau=10.0)
+        assert objective.hard_negatives(batch, output)[3].all()  # so gold, 31 other rows' gold and one rival: 33 terms
+        assert 3.30 <= objective(batch, output, reader=None)["loss"].mean <= 3.70
+
+
+def test_a_row_without_candidates_has_in_batch_negatives_only():
+    batch = make_batch(has_answer=[True] * 5)
+    ids_BT = batch.input_ids_BT.clone()
+    ids_BT[0, batch.passage_BT[0]] = PIECES.index(",")  # nothing but punctuation: every span reads like gold
+    batch = replace(batch, input_ids_BT=ids_BT)
+    output = random_output(batch)
+    usable_BN = make_objective(theta=2).hard_negatives(batch, output)[3]
+    assert usable_BN.any(1).tolist() == [False, True, True, True, True]
+    for objective in (make_objective(), make_objective(negatives="hard"), make_objective(hard_from_others=True)):
+        total = objective(batch, output, reader=None)["loss"].total
+        torch.testing.assert_close(total, slow_contrast(batch, output, objective))
+        assert torch.autograd.grad(total, output.hidden_BTH)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
+def test_gradients_agree_with_finite_differences(options):
+    batch = make_batch(3, passage=[0, 1, 2], answer=[0, 1, 2])
+    output = random_output(batch, hidden_size=2)
+    objective = make_objective(**options)
+    loss = lambda hidden_BTH: objective(batch, output._replace(hidden_BTH=hidden_BTH), reader=None)["loss"].total  # noqa: E731
+    assert torch.autograd.gradcheck(loss, (output.hidden_BTH,))
+
+
+def test_the_choice_of_negatives_has_no_gradient():
+    batch = make_batch()
+    output = random_output(batch)
+    output.start_BT.requires_grad_(), output.end_BT.requires_grad_()
+    total = make_objective()(batch, output, reader=None)["loss"].total
+    assert torch.autograd.grad(total, [output.start_BT, output.end_BT], allow_unused=True) == (None, None)
+
+
+def test_windows_without_answer_and_padding_change_nothing():
+    batch = make_batch()
+    output = random_output(batch)
+    objective = make_objective(hard_from_others=True)
+    kept = objective(batch, output, reader=None)
+    with torch.no_grad():
+        output.hidden_BTH[1] = 1e3
+        output.hidden_BTH[~batch.attention_BT] = -1e3
+    for name, term in objective(batch, output, reader=None).items():
+        assert torch.equal(term.total, kept[name].total)
+    total = kept["loss"].total
+    gradient_BTH = torch.autograd.grad(total, output.hidden_BTH)[0]
+    assert (gradient_BTH[1] == 0).all()
+
+
+def test_no_answer_in_the_whole_step_gives_zero_and_a_gradient():
+    batch = make_batch(has_answer=[False] * 5)
+    output = random_output(batch)
+    term = make_objective(hard_from_others=True)(batch, output, reader=None)["loss"]
+    assert (term.total.item(), term.count, term.mean.item()) == (0, 0, 0)
+    assert (torch.autograd.grad(term.total, output.hidden_BTH)[0] == 0).all()
+
+
+def test_random_negatives_depend_on_the_row_and_the_step_not_on_the_batch():
+    batch = make_batch()
+    output = random_output(batch)
+    objective = make_objective(select="random")
+    chosen = torch.stack(objective.hard_negatives(batch, output)[:2])
+    rows = [4, 2]
+    alone = ReaderOutput(*(values[rows] for values in output))
+    assert torch.equal(torch.stack(objective.hard_negatives(tiny.share(batch, rows, trim=False), alone)[:2]), chosen[:, rows])
+    later = [torch.stack(objective.hard_negatives(replace(batch, step=step), output)[:2]) for step in range(200)]
+    first = torch.stack(later)[:, :, 0, 0]
+    candidates = slow_negatives(batch, output, 0, make_objective(select="random", theta=12))
+    counts = [(first == torch.tensor(span)).all(1).sum().item() for span in candidates]
+    # each of n candidates about 200 / n times: 200 / 9 = 22 with a standard deviation of 4.4
+    assert sum(counts) == 200
+    assert all(abs(count - 200 / len(counts)) < 20 for count in counts)
+
+
+def test_weights_are_equation_9_in_both_reductions_and_schedules():
+    joint = make_objective(alpha=0.3, span_reduction="sum")
+    assert (joint.weights(0)["loss"], joint.base_weight(0)) == (0.3, 0.7)
+    halved = make_objective(alpha=0.3, span_reduction="mean")
+    assert (halved.weights(0)["loss"], halved.base_weight(0)) == (0.15, 0.7)
+    sequential = make_objective(alpha=0.3, span_reduction="sum", first_step=10)
+    assert [(sequential.weights(step)["loss"], sequential.base_weight(step)) for step in (9, 10)] == [(0.0, 1.0), (0.3, 0.7)]
+
+
+def test_every_part_has_a_weight_and_nothing_is_kept_in_the_checkpoint():
+    for options in OPTIONS:
+        objective = make_objective(**options)
+        batch = make_batch()
+        assert objective(batch, random_output(batch), reader=None).keys() == objective.weights(0).keys()
+        assert not objective.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tau": 0.0}, "tau divides the similarities and should be greater than 0, got 0.0"),
+        ({"alpha": 1.5}, "alpha should be between 0 and 1"),
+        ({"top": 0}, "top should be 1 or more"),
+        ({"theta": 13}, "theta should be between 1 and top .12., got 13"),
+        ({"select": "hardest"}, "select is one of nearest, top1, random, got 'hardest'"),
+        ({"negatives": "none"}, "negatives is one of"),
+        ({"negatives": "in_batch", "hard_from_others": True}, "hard_from_others needs"),
+        ({"question": "max"}, "question is mean or cls"),
+        ({"span_reduction": "max"}, "span_reduction"),
+    ],
+)
+def test_bad_settings_are_refused(wrong, message):
+    with pytest.raises(InputError, match=message):
+        make_objective(**wrong)
+
+
+def parts_and_gradients(rows: list[int]) -> list[Tensor]:
+    """These rows' part of every term and of the gradient, for every set of options."""
+    found = []
+    for options in OPTIONS:
+        reader = tiny.seeded(tiny.TinyReader)
+        batch = tiny.share(make_batch(), rows)
+        terms = make_objective(**options)(batch, reader(batch), reader)
+        gradients = torch.autograd.grad(terms["loss"].mean, list(reader.parameters()), allow_unused=True)
+        found += [torch.stack([term.mean.detach() for term in terms.values()])]
+        found += [gradient for gradient in gradients if gradient is not None]
+    return found
+
+
+def on_one_of_two(rank: int) -> dict:
+    rows = [[0, 2, 3], [4, 1]][rank]
+    batch = tiny.share(make_batch(), rows)
+    own = make_objective(gather=False)(batch, random_output(batch), reader=None)["loss"].total
+    return {"parts": parts_and_gradients(rows), "own": own.detach()}
+
+
+def test_two_ranks_equal_one_and_without_gather_each_stays_with_its_own_rows(tmp_path):
+    ranks = tiny.on_ranks(on_one_of_two, tmp_path)
+    alone = parts_and_gradients([0, 1, 2, 3, 4])
+    assert sum(gradient.abs().max() > 1e-3 for gradient in alone) > len(OPTIONS)
+    for first, second, one in zip(ranks[0]["parts"], ranks[1]["parts"], alone, strict=True):
+        torch.testing.assert_close(first + second, one, rtol=0, atol=1e-6)
+    for rank, rows in zip(ranks, ([0, 2, 3], [4, 1])):
+        whole = make_batch()
+        batch = tiny.share(whole, rows)
+        fields = ("row", "has_answer", "passage", "answer", "tokens", "passage_tokens")
+        world = replace(whole.world, **{name: getattr(whole.world, name)[rows] for name in fields})
+        only = replace(batch, groups=(world,), mine=torch.arange(len(rows)))
+        torch.testing.assert_close(rank["own"], slow_contrast(only, random_output(batch), make_objective()))
