@@ -86,7 +86,10 @@ def _tiny_folder() -> Path:
     if not folder.is_dir():
         import torch
         from transformers import BertConfig, BertModel
+        from transformers.utils import logging
 
+
+        logging.disable_progress_bar()
         words = _tiny_vocabulary().read_text(encoding="utf-8").splitlines()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)

@@ -258,6 +258,11 @@ def load_hub(name: str, split: str, config: str | None = None) -> Any:
         raise InputError(f"data set {name!r}, config {config!r}, split {split!r} cannot be loaded: {error}") from error
 
 
+def hub_format(name: str, format: str = "auto") -> str:
+    """In the hub's squad_v2 a question without answers is impossible, which its rows do not say."""
+    return "squad_v2" if format == "auto" and name.rstrip("/").endswith("squad_v2") else format
+
+
 def read_hub(
     name: str,
     split: str,
@@ -268,9 +273,8 @@ def read_hub(
     columns: Mapping[str, str] | None = None,
     repair_offsets: bool = False,
 ) -> Read:
-    """Examples of a data set known to `datasets`; in the hub's squad_v2 a question without answers is impossible."""
-    if format == "auto" and name.rstrip("/").endswith("squad_v2"):
-        format = "squad_v2"
+    """Examples of a data set known to `datasets`."""
+    format = hub_format(name, format)
     where = "/".join(part for part in (name, config, split) if part)
     rows = load_hub(name, split, config)
     return read_rows(
@@ -380,12 +384,8 @@ class _Reader:
                 for q, qa in enumerate(self.members(paragraph, "qas", a, p)):
                     ordinal += 1
                     try:
-                        context, question, id, impossible = (
-                            paragraph["context"],
-                            qa["question"],
-                            qa.get("id"),
-                            qa.get("is_impossible"),
-                        )
+                        context, question = paragraph["context"], qa["question"]
+                        id, impossible = qa.get("id"), qa.get("is_impossible")
                         answers = [(answer["text"], answer["answer_start"]) for answer in qa.get("answers") or ()]
                     except (KeyError, TypeError, AttributeError):
                         raise self.squad_error(paragraph, qa, a, p, q) from None

@@ -1,14 +1,12 @@
-"""Training rows by index from memory-mapped Arrow files, and the plan that says which rows make which batch.
+"""Windows by row number from memory-mapped Arrow files, and batches made of them.
 
-The plan of an epoch is a pure function of (seed, epoch, batch size, lengths). It is the same for any number of ranks: rank r of
-n takes every n-th row of every group. That makes a resume exact, worker counts interchangeable and resizing harmless.
-
-Memory: a few numbers per row are read into arrays (about 40 bytes a row); tokens stay on disk, mapped.
+Memory: a few numbers per row are read into arrays (about 80 bytes a row); tokens stay on disk, mapped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -16,9 +14,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from raydist.objectives.base import Batch, GroupRows, keyed_uniform
-
-LENGTH_POOL = 50  # batches sorted by length together; more: less padding, less random batches
+from raydist.objectives.base import Batch, GroupRows
 
 
 class WindowRows:
@@ -27,6 +23,8 @@ class WindowRows:
     def __init__(self, files: Sequence[Path]) -> None:
         self.tables = [pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files]
         self.first = np.concatenate([[0], np.cumsum([table.num_rows for table in self.tables])]).astype(np.int64)
+        examples = [json.loads(table.schema.metadata[b"raydist"])["examples"] for table in self.tables]
+        self.first_example = np.concatenate([[0], np.cumsum(examples)]).astype(np.int64)
 
     def __len__(self) -> int:
         return int(self.first[-1])
@@ -34,6 +32,12 @@ class WindowRows:
     def column(self, name: str) -> np.ndarray:
         """A column of plain numbers over all rows."""
         parts = [table[name].to_numpy() for table in self.tables]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    @cached_property
+    def examples(self) -> np.ndarray:
+        """Whose window each row is: the number of its example over all parts."""
+        parts = [table["example"].to_numpy() + first for table, first in zip(self.tables, self.first_example)]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     @cached_property
@@ -52,6 +56,14 @@ class WindowRows:
     def lengths(self) -> np.ndarray:
         """Tokens of each row."""
         return np.concatenate([np.diff(starts) for _, starts in self._lists["input_ids"]] or [np.empty(0, np.int64)])
+
+    def offsets(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Characters of some rows' passage tokens: all starts, all ends, and the place that token 0 of each row would have."""
+        starts = [self.values("char_start", row) for row in rows]
+        ends = [self.values("char_end", row) for row in rows]
+        before = np.concatenate([[0], np.cumsum([len(part) for part in starts])])[:-1]
+        first = self._numbers["passage_start"][rows]
+        return np.concatenate(starts), np.concatenate(ends), before - first
 
     def values(self, name: str, row: int) -> np.ndarray:
         """One row of a list column."""
@@ -121,28 +133,3 @@ def _flat(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(array, pa.ChunkedArray):  # no rows at all
         return np.empty(0, np.int64), np.zeros(1, np.int64)
     return array.values.to_numpy(), array.offsets.to_numpy().astype(np.int64)
-
-
-def epoch_plan(lengths: np.ndarray, *, seed: int, epoch: int, batch_size: int, accumulate: int = 1) -> list[list[np.ndarray]]:
-    """The global batches of an epoch, each as its groups of row numbers.
-
-    Rows of like length share a batch; which ones, and the order of the batches, are random. Every row is used exactly once: the
-    batches differ by one row at the most, none is dropped.
-    """
-    random = np.random.default_rng([seed, epoch])
-    order = random.permutation(len(lengths))
-    pool = batch_size * LENGTH_POOL
-    pools = [order[start : start + pool] for start in range(0, len(order), pool)]
-    order = np.concatenate([rows[np.argsort(lengths[rows], kind="stable")] for rows in pools]) if pools else order
-    count = -(-len(order) // batch_size)
-    batches = np.array_split(order, count) if count else []
-    batches = [batches[i] for i in random.permutation(len(batches))]
-    # within a batch the rows are dealt out by length, so that groups and ranks get alike shares
-    return [[rows[part::accumulate] for part in range(accumulate)] for rows in batches]
-
-
-def choose_rows(keys: np.ndarray, count: int | None, seed: int, stream: str) -> np.ndarray:
-    """Row numbers of a seeded choice by key, in their order: the same rows whatever else is in the set. All of them if None."""
-    if count is None or count >= len(keys):
-        return np.arange(len(keys))
-    return np.sort(np.argsort(keyed_uniform(seed, 0, stream, keys), kind="stable")[:count])

@@ -1,0 +1,54 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help quickstart test test-all lint format bench clean
+
+help:
+	@echo "make quickstart   the whole pipeline on the embedded sample, ending in a report"
+	@echo "make test         all tests that CI runs"
+	@echo "make test-all     also the long ones"
+	@echo "make lint         ruff and mypy"
+	@echo "make bench        comparisons with peers (long)"
+
+$(VENV)/.runtime: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 13), f"Python 3.11 or 3.12 is needed, this is {sys.version}"'
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing what constraints.txt pins (a few minutes the first time)"
+	$(PIP) -e ".[cpu]"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(PIP) -e ".[cpu,dev]"
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) -e ".[cpu,dev,bench]"
+	@touch $@
+
+quickstart: $(VENV)/.runtime
+	$(BIN)/raydist run quickstart
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-all: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not gpu"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/nbest.py
+	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/ray_overhead.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,0 +1,76 @@
+"""Join a cluster or start a local one, no sooner than it is needed."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Self
+
+from raydist.config import ClusterConfig
+from raydist.errors import InputError
+from raydist.progress import say
+
+WORKER_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while another process holds their core cost 4 x (PERFORMANCE.md)
+    "TOKENIZERS_PARALLELISM": "false",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+}
+
+
+class Cluster:
+    """The cluster a command works on. Nothing is started before `start`: a command that finds all done needs no Ray."""
+
+    def __init__(self, config: ClusterConfig, *, verbose: bool = False) -> None:
+        self.config, self.verbose, self.owned = config, verbose, False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def start(self) -> None:
+        """Connect, or start a local cluster, unless that is done."""
+        import ray
+
+        if ray.is_initialized():
+            return
+        address = self.config.address or os.environ.get("RAY_ADDRESS")
+        level = logging.INFO if self.verbose else logging.ERROR
+        quiet = {"log_to_driver": self.verbose, "logging_level": level, "include_dashboard": None}
+        if address:
+            try:
+                ray.init(address=address, runtime_env={"env_vars": WORKER_ENVIRONMENT}, **quiet)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                why = str(error).strip().splitlines()[0]
+                raise InputError(f"no Ray cluster answers at {address} ({why}); check cluster.address, or leave it out to run here") from None
+        else:
+            os.environ |= WORKER_ENVIRONMENT  # inherited by the workers
+            os.environ.setdefault("RAY_DEDUP_LOGS", "1")
+            say("starting Ray on this machine")
+            ray.init(address="local", num_cpus=self.local_cpus, **(quiet | {"include_dashboard": False}))
+        self.owned = True
+        quieten(level)
+
+    @property
+    def local_cpus(self) -> int:
+        """Logical CPUs: enough that train workers and Ray Data never wait for each other."""
+        needed = self.config.max_workers + self.config.actors + 2
+        return self.config.local_cpus or max(os.cpu_count() or 1, needed)
+
+    def __exit__(self, *_: object) -> None:
+        if self.owned:
+            import ray
+
+            ray.shutdown()
+            self.owned = False
+
+
+def quieten(level: int = logging.ERROR) -> None:
+    """Ray's own chatter off; ours tells what matters."""
+    from ray.data import DataContext
+
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.enable_operator_progress_bars = False
+    for name in ("ray", "ray.data", "ray.train", "ray.tune"):
+        logging.getLogger(name).setLevel(level)

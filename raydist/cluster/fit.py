@@ -1,0 +1,370 @@
+"""Ray Train around the plain loop: workers, checkpoints, evaluation during training, the run's log.
+
+A checkpoint holds model, optimizer, schedule and step. The data position and the random states are functions of (seed, step), so
+a resumed run makes the same updates as an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from raydist.cluster.connect import Cluster
+from raydist.cluster.stages import our_error
+from raydist.config import Config
+from raydist.progress import Progress, say
+from raydist.reader.parts import read_examples
+from raydist.reader.rows import WindowRows
+from raydist.storage import Storage
+from raydist.training.loop import NonFiniteLoss, StepReport, num_steps, seed_step, train_step, training_steps
+from raydist.training.optim import build_optimizer, build_schedule
+from raydist.training.tasks import build_reader_task
+
+
+class TrainingFailed(RuntimeError):
+    """Training stopped for a reason that trying again would not mend."""
+
+
+def fit_reader(cluster: Cluster, config: Config, run: Storage, sets: Mapping[str, dict]) -> dict[str, Any]:
+    """Train a reader; the run's folder gets checkpoints, metrics.jsonl and model/. Returns what is worth telling of it.
+
+    `sets` says for "train" and "dev" which folders and parts hold the windows and the examples (see pipeline.py).
+    """
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    cluster.start()
+    run.delete("failure.json")
+    gpus = config.cluster.gpus_per_worker
+    trainer = TorchTrainer(
+        train_reader_worker,
+        train_loop_config={"config": config.model_dump(mode="json"), "run": run.uri, "sets": dict(sets), "began": time.time()},
+        torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=config.cluster.workers,
+            use_gpu=gpus > 0,
+            resources_per_worker={"CPU": 1} | ({"GPU": gpus} if gpus else {}),
+        ),
+        run_config=RunConfig(
+            name="checkpoints",
+            storage_path=run.uri,
+            failure_config=FailureConfig(max_failures=config.cluster.max_failures),
+            checkpoint_config=CheckpointConfig(num_to_keep=config.train.keep_checkpoints),
+        ),
+    )
+    with _Watch(run):
+        try:
+            trainer.fit()
+        except Exception as error:
+            raise our_error(error) from error
+    if run.exists("failure.json"):
+        raise TrainingFailed(run.read_json("failure.json")["message"])
+    return run.read_json("fitted.json")
+
+
+class _Watch:
+    """Shows the workers' progress, which rank 0 leaves in progress.json."""
+
+    def __init__(self, run: Storage) -> None:
+        self.run, self.over = run, threading.Event()
+        self.thread = threading.Thread(target=self._look, daemon=True)
+        self.bar: Progress | None = None
+
+    def __enter__(self) -> None:
+        self.run.delete("progress.json")
+        say("train: starting workers")
+        self.thread.start()
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        self.over.set()
+        self.thread.join()
+        if self.bar:
+            self._see()
+            self.bar.__exit__(kind, *rest)
+
+    def _look(self) -> None:
+        while not self.over.wait(1.0):
+            self._see()
+
+    def _see(self) -> None:
+        try:
+            seen = self.run.read_json("progress.json")
+        except (OSError, ValueError):
+            return
+        if self.bar is None:
+            if seen["first"]:
+                say(f"train: going on after step {seen['first']:,} of {seen['total']:,}")
+            self.bar = Progress("train", seen["total"], "steps", seen["first"]).__enter__()
+        self.bar.update(seen["step"], seen["note"])
+
+
+# --- in a worker -----------------------------------------------------------------------------------------------------
+
+
+def train_reader_worker(given: dict[str, Any]) -> None:
+    """One Ray Train worker. What trying again would not mend is left in failure.json instead of raised."""
+    import ray.train
+
+    run = Storage(given["run"])
+    try:
+        _train(Config.model_validate(given["config"]), run, given["sets"], given["began"])
+    except NonFiniteLoss as error:
+        if ray.train.get_context().get_world_rank() == 0:
+            run.write_json("failure.json", {"message": str(error)})
+
+
+def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) -> None:
+    import ray.train
+    import ray.train.torch
+    from transformers import AutoTokenizer
+
+    from raydist.models import model_folder
+
+    context = ray.train.get_context()
+    rank, ranks = context.get_world_rank(), context.get_world_size()
+    if not config.cluster.gpus_per_worker:
+        cores = os.cpu_count() or 1
+        torch.set_num_threads(config.cluster.threads_per_worker or max(1, cores // context.get_local_world_size()))
+    folder = model_folder(config.model.name, config.model.revision)
+    pad_id = AutoTokenizer.from_pretrained(folder).pad_token_id
+    train = _windows(sets["train"])
+    total = num_steps(
+        len(train), batch_size=config.train.batch_size, epochs=config.train.epochs, max_steps=config.train.max_steps
+    )
+    plain = build_reader_task(config, folder)
+    task = ray.train.torch.prepare_model(plain, parallel_strategy_kwargs={"gradient_as_bucket_view": True} if ranks > 1 else None)
+    optimizer = build_optimizer(plain, config.optim)
+    schedule = build_schedule(optimizer, config.optim, total, config.train.batch_size)
+    state = restore(ray.train.get_checkpoint(), plain, optimizer, schedule)
+    per_epoch = -(-len(train) // config.train.batch_size)
+    evaluation = DevEvaluation(config, sets["dev"], pad_id, rank, ranks) if "dev" in sets else None
+    log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size) if rank == 0 else None
+    every = config.train.evaluate_every or per_epoch
+    settings = config.train
+    if log:
+        log.started(time.time() - began)
+
+    steps = training_steps(
+        train,
+        seed=config.seed,
+        batch_size=settings.batch_size,
+        accumulate=settings.accumulate,
+        first=state["step"],
+        last=total,
+        rank=rank,
+        ranks=ranks,
+        pad_id=pad_id,
+    )
+    task.train()
+    over = state["over"]
+    for step, batches in steps:
+        if over:
+            break
+        seed_step(config.seed, step, rank)
+        weights = plain.weights(step)
+        lr = schedule.get_last_lr()[0]
+        report = train_step(
+            task, batches, optimizer, schedule, weights, clip_norm=config.optim.clip_norm, precision=settings.precision
+        )
+        done = step + 1
+        state["step"] = done
+        if log and (done % settings.log_every == 0 or done == total):
+            log.step(done, report, weights, lr)
+        if evaluation and (done % every == 0 or done == total):
+            scores = evaluation(plain.reader)
+            better = scores[settings.metric] > state["best"]
+            state["waited"] = 0 if better else state["waited"] + 1
+            if better:
+                state |= {"best": scores[settings.metric], "best_step": done}
+            if log:
+                log.scores(done, scores)
+                if better and settings.choose == "best":
+                    _export(plain, folder, run, "best")
+            over = state["over"] = bool(settings.early_stop and state["waited"] >= settings.early_stop)
+        if done % settings.checkpoint_every == 0 or done == total or over:
+            if log and (done == total or over):
+                last = _export_final(plain, folder, run, settings.choose == "best" and evaluation is not None)
+                run.write_json("fitted.json", log.summary(state, last))
+            save(plain, optimizer, schedule, state, log, rank)
+    if log:
+        log.close()
+
+
+def _windows(where: dict) -> WindowRows:
+    folder = Storage(where["windows_folder"]).local_copy("")
+    return WindowRows([folder / name for name in where["windows"]])
+
+
+def _export(task: torch.nn.Module, tokenizer_folder: Path, run: Storage, name: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        task.reader.save(Path(folder), tokenizer_folder)  # type: ignore[operator, union-attr]
+        run.upload(Path(folder), name)
+
+
+def _export_final(task: torch.nn.Module, tokenizer_folder: Path, run: Storage, best: bool) -> str:
+    """model/: the best so far, or the last."""
+    if best and run.exists("best"):
+        run.upload(run.local_copy("best"), "model")
+        return "best"
+    _export(task, tokenizer_folder, run, "model")
+    return "last"
+
+
+def save(task, optimizer, schedule, state: dict, log: RunLog | None, rank: int) -> None:
+    """A checkpoint, by rank 0; every rank takes part, since report() is a barrier."""
+    import ray.train
+    from ray.train import Checkpoint
+    from safetensors.torch import save_file
+
+    if rank != 0:
+        ray.train.report({"step": state["step"]})
+        return
+    assert log is not None
+    with tempfile.TemporaryDirectory() as folder:
+        save_file({name: value.contiguous() for name, value in task.state_dict().items()}, f"{folder}/task.safetensors")
+        torch.save(optimizer.state_dict(), f"{folder}/optimizer.pt")
+        Path(folder, "state.json").write_text(json.dumps(state | {"schedule": schedule.state_dict()["last_epoch"]}))
+        log.flush()
+        ray.train.report({"step": state["step"], **log.latest}, checkpoint=Checkpoint.from_directory(folder))
+
+
+def restore(checkpoint, task, optimizer, schedule) -> dict[str, Any]:
+    """Put a checkpoint's state back, and say at which step it was taken."""
+    from safetensors.torch import load_file
+
+    if checkpoint is None:
+        return {"step": 0, "best": -1.0, "best_step": 0, "waited": 0, "over": False}
+    with checkpoint.as_directory() as folder:
+        task.load_state_dict(load_file(f"{folder}/task.safetensors"))
+        optimizer.load_state_dict(torch.load(f"{folder}/optimizer.pt", weights_only=True))
+        state = json.loads(Path(folder, "state.json").read_text())
+    position = state.pop("schedule")
+    schedule.last_epoch = position
+    shares = [share(position) for share in schedule.lr_lambdas]
+    schedule._last_lr = [base * share for base, share in zip(schedule.base_lrs, shares)]
+    for group, lr in zip(optimizer.param_groups, schedule._last_lr):
+        group["lr"] = lr
+    return state
+
+
+class DevEvaluation:
+    """EM and F1 on the dev set during training: each rank reads its share, all get the scores."""
+
+    def __init__(self, config: Config, where: dict, pad_id: int, rank: int, ranks: int) -> None:
+        import pyarrow as pa
+
+        self.config, self.pad_id = config, pad_id
+        self.rows = _windows(where)
+        storage = Storage(where["folder"])
+        self.examples = pa.concat_tables([read_examples(storage, name, group) for name, group in where["examples"]])
+        self.rule = config.data.dev.rule if config.data.dev else "squad"
+        self.mine = np.unique(self.rows.examples)[rank::ranks]
+        self.ranks = ranks
+
+    def __call__(self, reader) -> dict[str, float]:
+        from raydist.reader.metrics import score_texts
+        from raydist.reader.predict import predict_examples
+
+        predict = self.config.predict
+        table = predict_examples(
+            reader,
+            self.rows,
+            self.examples,
+            self.mine,
+            k=1,
+            max_answer_length=predict.max_answer_length,
+            batch_tokens=predict.batch_tokens,
+            pad_id=self.pad_id,
+        )
+        golds = self.examples.take(self.mine)
+        em, f1 = score_texts(table, golds, self.rule)
+        sums = torch.tensor([em.sum(), f1.sum(), float(len(em))], dtype=torch.float64)
+        if self.ranks > 1:
+            dist.all_reduce(sums)
+        count = max(1.0, float(sums[2]))
+        return {"em": float(sums[0]) / count, "f1": float(sums[1]) / count}
+
+
+class RunLog:
+    """metrics.jsonl and progress.json of a run, written by rank 0. Lines after the step a run resumes from are dropped."""
+
+    def __init__(self, run: Storage, step: int, total: int, per_epoch: int, batch_size: int) -> None:
+        self.run, self.first, self.total, self.per_epoch, self.batch_size = run, step, total, per_epoch, batch_size
+        old = run.read_bytes("metrics.jsonl").decode().splitlines() if run.exists("metrics.jsonl") else []
+        self.lines = [line for line in old if json.loads(line)["step"] <= step] if step else []
+        self.latest: dict[str, float] = {}
+        self.flush()
+        self.begun = self.seen_at = time.monotonic()
+        self.seen, self.startup, self.evaluating = step, 0.0, 0.0
+        self._progress(step, "")
+        from tensorboardX import SummaryWriter
+
+        self.scratch = None if run.is_local else tempfile.TemporaryDirectory()
+        folder = self.scratch.name if self.scratch else run.path("tensorboard")
+        self.board = SummaryWriter(folder, purge_step=step, flush_secs=10)
+
+    def started(self, seconds: float) -> None:
+        """How long it took from the command to the first step."""
+        self.startup = round(seconds, 2)
+        self.begun = self.seen_at = time.monotonic()
+
+    def step(self, step: int, report: StepReport, weights: Mapping[str, float], lr: float) -> None:
+        now = time.monotonic()
+        rate = (step - self.seen) * self.batch_size / max(1e-9, now - self.seen_at)
+        self.seen, self.seen_at = step, now
+        line: dict[str, float] = {"step": step, "epoch": round(step / self.per_epoch, 4), "loss": report.loss}
+        for name, value in report.terms.items():
+            line |= {f"loss.{name}": value, f"rows.{name}": report.rows[name]}
+            if name in weights:
+                line[f"weighted.{name}"] = weights[name] * value
+        line |= {"lr": lr, "grad_norm": report.grad_norm, "examples_per_s": round(rate, 2)}
+        self.latest |= line
+        self._add(line)
+        scores = "".join(f" dev {name} {self.latest[f'dev.{name}']:.1f}" for name in ("em", "f1") if f"dev.{name}" in self.latest)
+        self._progress(step, f"loss {report.loss:.3f}{scores}")
+
+    def scores(self, step: int, scores: Mapping[str, float]) -> None:
+        line = {"step": step, "epoch": round(step / self.per_epoch, 4)} | {f"dev.{name}": value for name, value in scores.items()}
+        self.latest |= line
+        self._add(line)
+        self.evaluating += time.monotonic() - self.seen_at
+        self.seen_at = time.monotonic()
+
+    def summary(self, state: Mapping[str, Any], chosen: str) -> dict[str, Any]:
+        seconds = time.monotonic() - self.begun
+        rate = (self.seen - self.first) * self.batch_size / max(1e-9, seconds - self.evaluating)
+        summary = {"steps": state["step"], "seconds": round(seconds, 1), "startup_s": self.startup, "examples_per_s": round(rate, 2)}
+        return summary | {"model": chosen} | ({"best_step": state["best_step"]} if state["best_step"] else {})
+
+    def flush(self) -> None:
+        """The whole file, at once."""
+        self.run.write_bytes("metrics.jsonl", "".join(line + "\n" for line in self.lines).encode())
+
+    def close(self) -> None:
+        self.flush()
+        self.board.close()
+        if self.scratch:
+            self.run.upload(Path(self.scratch.name), "tensorboard")
+            self.scratch.cleanup()
+
+    def _add(self, line: dict) -> None:
+        self.lines.append(json.dumps(line))
+        for name, value in line.items():
+            if name != "step":
+                self.board.add_scalar(name.replace(".", "/"), value, line["step"])
+        if self.run.is_local:
+            with open(self.run.path("metrics.jsonl"), "a", encoding="utf-8") as file:
+                file.write(self.lines[-1] + "\n")
+
+    def _progress(self, step: int, note: str) -> None:
+        self.run.write_json("progress.json", {"step": step, "first": self.first, "total": self.total, "note": note})

@@ -1,0 +1,431 @@
+"""The commands' work, stage by stage: examples -> windows -> training -> predictions -> scores -> report.
+
+Each function brings one thing about and needs what the one before it left; a thing that is there already is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raydist.cluster.connect import Cluster
+from raydist.cluster.stages import Work, run_parts
+from raydist.config import Config, SourceConfig, to_yaml
+from raydist.errors import InputError
+from raydist.progress import say
+from raydist.records import REJECTED_SCHEMA, ReadCounts
+from raydist.storage import Manifest, Stage, Storage, describe_part, differences, encode_table, file_digest, fingerprint, folder_digest, read_parquet
+
+EXAMPLES_VERSION = 1  # raise when a reader's output changes: older stages are then not taken for current ones
+WINDOWS_VERSION = 1
+PREDICTIONS_VERSION = 1
+HUB_ROWS = 50_000  # of a `datasets` set in one part
+
+
+@dataclass
+class Run:
+    """A run's folder, its config, and which stages it used."""
+
+    config: Config
+    cluster: Cluster
+    stages: dict[str, dict] = field(default_factory=dict)
+
+    @cached_property
+    def storage(self) -> Storage:
+        return Storage(self.config.storage)
+
+    @cached_property
+    def folder(self) -> Storage:
+        return self.storage.at(self.config.name)
+
+    @cached_property
+    def model_folder(self) -> Path:
+        from raydist.models import model_folder
+
+        return model_folder(self.config.model.name, self.config.model.revision)
+
+    def begin(self) -> None:
+        """Write the resolved config; remember the stages that earlier commands used."""
+        self.folder.write_bytes("config.yaml", to_yaml(self.config).encode())
+        if self.folder.exists("stages.json"):
+            self.stages = self.folder.read_json("stages.json")
+
+    def used(self, title: str, stage: Stage, manifest: Manifest, reused: bool) -> None:
+        self.stages[title] = {"folder": stage.folder, "rows": manifest.rows, "seconds": manifest.seconds, "reused": reused}
+        self.folder.write_json("stages.json", self.stages)
+
+    def add_metrics(self, values: dict[str, Any]) -> None:
+        """Final numbers, added to metrics.json."""
+        known = self.folder.read_json("metrics.json") if self.folder.exists("metrics.json") else {}
+        prefixes = tuple({key.split(".")[0] + "." for key in values})
+        kept = {key: value for key, value in known.items() if not key.startswith(prefixes)}
+        self.folder.write_json("metrics.json", dict(sorted((kept | values).items())))
+
+
+def run_stages(run: Run, works: list[Work], maker: Callable, kwargs: dict, **options: Any) -> list[Manifest]:
+    """`run_parts`, with a note in the run of which stages it used. The same stage asked for twice is made once."""
+    unique = list({work.stage.fingerprint: work for work in works}.values())
+    before = {work.stage.fingerprint: work.stage.manifest() is not None for work in unique}
+    made = run_parts(run.cluster, unique, maker, kwargs, **options)
+    manifests = {manifest.fingerprint: manifest for manifest in made}
+    for work in works:
+        run.used(work.title, work.stage, manifests[work.stage.fingerprint], before[work.stage.fingerprint])
+    return [manifests[work.stage.fingerprint] for work in works]
+
+
+# --- examples --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Made:
+    """A stage that is whole."""
+
+    stage: Stage
+    manifest: Manifest
+
+
+def make_sample(run: Run) -> Path:
+    """The sample world of this config, made on first use."""
+    from raydist.sample.write import VERSION, write_sample
+
+    sample = run.config.data.sample
+    stage = Stage(run.storage, "sample", {"version": VERSION, "size": sample.size, "seed": sample.seed})
+    if not run.storage.exists(f"{stage.folder}/world.json"):
+        say(f"sample world: writing {stage.folder}")
+        if run.storage.is_local:
+            write_sample(Path(run.storage.path(stage.folder)), sample.size, sample.seed)
+        else:
+            import tempfile
+
+            with tempfile.TemporaryDirectory() as folder:
+                write_sample(Path(folder) / "world", sample.size, sample.seed)
+                run.storage.upload(Path(folder) / "world", stage.folder)
+    return run.storage.local_copy(stage.folder)
+
+
+def make_examples(run: Run, names: Iterable[str]) -> dict[str, Made]:
+    """Read and check data sets; stop if too much of one is bad."""
+    from raydist.reader.parts import example_part_maker
+
+    sources = {name: run.config.sets()[name] for name in names}
+    works = {name: _examples_work(run, name, source) for name, source in sources.items()}
+    manifests = run_stages(
+        run,
+        list(works.values()),
+        example_part_maker,
+        {"row_group": run.config.data.part_rows},
+        label="read",
+        actors=run.config.cluster.actors,
+        finish=_drop_duplicates,
+    )
+    made = {name: Made(works[name].stage, manifest) for name, manifest in zip(works, manifests)}
+    for name, examples in made.items():
+        _tell_rejected(run, name, sources[name], examples)
+    return made
+
+
+def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
+    from raydist.corpus.readers import expand_paths, hub_format, load_hub, plan_splits
+
+    data = run.config.data
+    reading = {
+        "version": EXAMPLES_VERSION,
+        "format": source.format,
+        "language": source.language,
+        "columns": source.columns,
+        "repair_offsets": data.repair_offsets,
+        "part_rows": data.part_rows,
+    }
+    title = f"examples of {name}"
+    if source.hub:
+        hub = (source.hub, source.split, source.hub_config)
+        rows = load_hub(*hub)
+        as_rows = {"file": "hub:" + "/".join(part for part in hub if part), "format": hub_format(source.hub, source.format)}
+        as_rows |= {key: reading[key] for key in ("language", "columns", "repair_offsets")}
+        specs: list[dict] = [
+            {"hub": hub, "start": start, "end": min(start + HUB_ROWS, len(rows)), "reading": as_rows}
+            for start in range(0, len(rows), HUB_ROWS)
+        ]
+        return Work(Stage(run.storage, "examples", reading | {"hub": hub, "rows": rows._fingerprint}), specs, title)
+    paths = expand_paths([_located(run, pattern) for pattern in source.files])
+    splits = plan_splits(
+        paths, format=source.format, language=source.language, columns=source.columns, repair_offsets=data.repair_offsets
+    )
+    files = [{"name": Path(path).name, "digest": file_digest(path)} for path in paths]
+    return Work(Stage(run.storage, "examples", reading | {"files": files}), [asdict(split) for split in splits], title)
+
+
+def _located(run: Run, pattern: str) -> str:
+    """`sample:` names are in the sample world, relative ones under data.root."""
+    if pattern.startswith("sample:"):
+        return str(make_sample(run) / pattern.removeprefix("sample:"))
+    return str(Path(run.config.data.root).expanduser() / Path(pattern).expanduser())
+
+
+def _drop_duplicates(work: Work, parts: list[dict]) -> list[dict]:
+    """Of questions with the same id the first is kept; the others are rejected by name. Rewrites only parts that hold some."""
+    storage, folder = work.stage.storage, work.stage.folder
+    seen: set[str] = set()
+    lines = []
+    for number, part in enumerate(parts):
+        name = f"{folder}/{part['name']}"
+        ids = read_parquet(storage, name, ["id"])["id"].to_pylist()
+        again = []
+        for row, id in enumerate(ids):
+            if id in seen:
+                again.append(row)
+            seen.add(id)
+        if again:
+            table = read_parquet(storage, name)
+            dropped = table.take(again).select(["file", "line", "id"])
+            reason = pa.table(
+                {
+                    "what": ["question"] * len(again),
+                    "reason": ["duplicate id"] * len(again),
+                    "detail": ["another question of this data set has the same id"] * len(again),
+                }
+            )
+            rejected_name = f"{folder}/rejected-{number:05d}.parquet"
+            old = read_parquet(storage, rejected_name).to_pylist()
+            new = [a | b for a, b in zip(dropped.to_pylist(), reason.to_pylist())]
+            rows = old + [row for row in new if row not in old]
+            storage.write_bytes(rejected_name, encode_table(pa.Table.from_pylist(rows, REJECTED_SCHEMA), "parquet", {}))
+            counts = ReadCounts(**part["info"])
+            counts.questions_rejected += len(again)
+            counts.reasons["duplicate id"] = counts.reasons.get("duplicate id", 0) + len(again)
+            keep = np.setdiff1d(np.arange(len(ids)), again)
+            row_group = work.stage.identity["part_rows"]
+            content = encode_table(table.take(keep), "parquet", asdict(counts), row_group)
+            storage.write_bytes(name, content)
+            part = describe_part(part["name"], content)
+        lines.append(part)
+    return lines
+
+
+def _tell_rejected(run: Run, name: str, source: SourceConfig, examples: Made) -> None:
+    """Copy the rejected rows into the run, say how many, and stop where they are too many or nothing is left."""
+    counts = [ReadCounts(**part["info"]) for part in examples.manifest.parts]
+    total = ReadCounts(
+        **{
+            key: sum(getattr(count, key) for count in counts)
+            for key in ReadCounts.__dataclass_fields__
+            if key != "reasons"
+        }
+    )
+    reasons: dict[str, int] = {}
+    for count in counts:
+        for reason, number in count.reasons.items():
+            reasons[reason] = reasons.get(reason, 0) + number
+    bad = total.questions_rejected + total.answers_rejected
+    if total.answers_repaired:
+        say(f"{name}: {total.answers_repaired:,} answers moved to where their text is")
+    if total.several_occurrences:
+        say(f"{name}: {total.several_occurrences:,} answers came without an offset and occur more than once; the first is the label")
+    if total.not_extractive:
+        say(f"{name}: {total.not_extractive:,} questions have answers that are no piece of the passage (yes, no): left out")
+    if bad:
+        tables = [
+            read_parquet(run.storage, f"{examples.stage.folder}/rejected-{number:05d}.parquet")
+            for number in range(len(examples.manifest.parts))
+        ]
+        run.folder.write_bytes(f"rejected/{name}.parquet", encode_table(pa.concat_tables(tables), "parquet", {}))
+        listed = ", ".join(f"{number:,} {reason}" for reason, number in sorted(reasons.items(), key=lambda item: -item[1]))
+        say(f"{name}: rejected {total.answers_rejected:,} of {total.answers:,} answers and {total.questions_rejected:,} of "
+            f"{total.questions:,} questions ({listed}); see {run.folder.path('rejected')}/{name}.parquet")
+    limit = run.config.data.max_rejected
+    if total.rejected_share > limit:
+        raise InputError(
+            f"{name}: {total.rejected_share:.1%} of the rows are bad, more than data.max_rejected allows ({limit:.1%}). "
+            f"Look at {run.folder.path('rejected')}/{name}.parquet; mend the data, try data.repair_offsets=true, "
+            f"or raise data.max_rejected (to {np.ceil(total.rejected_share * 100) / 100:.2f})"
+        )
+    if not examples.manifest.rows:
+        raise InputError(f"{name}: no usable question in {', '.join(source.files) or source.hub}")
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+def make_windows_of(run: Run, examples: dict[str, Made]) -> dict[str, dict]:
+    """Cut data sets into windows. For each: where windows and examples are, as workers take it."""
+    from raydist.reader.parts import window_part_maker
+
+    data, model = run.config.data, run.config.model
+    lengths = {key: getattr(data, key) for key in ("max_length", "max_question_length", "doc_stride", "no_answer_windows")}
+    tokenizer = fingerprint({p.name: file_digest(p) for p in sorted(run.model_folder.glob("*")) if "token" in p.name or "vocab" in p.name})
+    works = {}
+    for name, made in examples.items():
+        choice = _choice(run, name, made)
+        own = lengths if name == "train" else lengths | {"no_answer_windows": "cls"}
+        identity = {"version": WINDOWS_VERSION, "examples": made.stage.fingerprint, "tokenizer": tokenizer, "choice": choice} | own
+        specs = [
+            {"folder": made.stage.uri, "part": part, "row_group": group, "choice": choice} for part, group in _row_groups(run, made)
+        ]
+        works[name] = Work(Stage(run.storage, "windows", identity, kind="arrow"), specs, f"windows of {name}")
+    groups = [[name for name in works if name == "train"], [name for name in works if name != "train"]]
+    where = {}
+    for names in groups:
+        if not names:
+            continue
+        own = lengths if names == ["train"] else lengths | {"no_answer_windows": "cls"}
+        kwargs = {"model": run.config.model.name, "revision": model.revision, "lengths": own}
+        manifests = run_stages(
+            run, [works[name] for name in names], window_part_maker, kwargs, label="windows", actors=run.config.cluster.actors
+        )
+        for name, manifest in zip(names, manifests):
+            where[name] = {
+                "windows_folder": works[name].stage.uri,
+                "windows": [part["name"] for part in manifest.parts],
+                "fingerprint": manifest.fingerprint,
+                "folder": examples[name].stage.uri,
+                "examples": _row_groups(run, examples[name]),
+                "choice": works[name].stage.identity["choice"],
+                "rows": manifest.rows,
+            }
+    return {name: where[name] for name in examples}
+
+
+def _row_groups(run: Run, made: Made) -> list[tuple[str, int]]:
+    """Every (part, row group) of an examples stage, in order. An empty part has none."""
+    size = run.config.data.part_rows
+    return [(part["name"], group) for part in made.manifest.parts for group in range(-(-part["rows"] // size))]
+
+
+def _choice(run: Run, name: str, made: Made) -> dict | None:
+    """A seeded choice of questions, as the highest draw that is still taken: a worker needs nothing but its own rows."""
+    from raydist.objectives.base import keyed_uniform
+    from raydist.reader.features import text_hash
+
+    count = {"train": run.config.data.train_questions}.get(name)
+    if count is None or count >= made.manifest.rows:
+        return None
+    tables = [read_parquet(run.storage, f"{made.stage.folder}/{part['name']}", ["id"]) for part in made.manifest.parts]
+    keys = np.array([text_hash(id) for table in tables for id in table["id"].to_pylist()], np.int64)
+    draws = np.sort(keyed_uniform(run.config.seed, 0, "choose", keys))
+    return {"seed": run.config.seed, "highest": float(draws[count - 1])}
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+def train(run: Run, *, fresh: bool = False) -> None:
+    """Train the run's reader, or go on with it; leave a finished one alone; refuse to mix it with another."""
+    config = run.config
+    if config.data.train is None:
+        raise InputError("there is nothing to train on: set data.train")
+    names = ["train"] + ["dev"] * (config.data.dev is not None)
+    examples = make_examples(run, names)
+    sets = make_windows_of(run, examples)
+    if sets["train"]["rows"] < config.cluster.max_workers:
+        raise InputError(f"{sets['train']['rows']} training windows cannot be shared by {config.cluster.max_workers} workers")
+    identity = _training_identity(run, sets)
+    if fresh:
+        for name in ("training.json", "checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "metrics.json", "tensorboard"):
+            run.folder.delete(name)
+    if run.folder.exists("training.json"):
+        before = run.folder.read_json("training.json")
+        if before["identity"] != identity:
+            listed = "\n  ".join(differences(before["identity"], identity))
+            raise InputError(
+                f"run {config.name!r} in {run.folder.path()} was trained with other settings:\n  {listed}\n"
+                f"give this one another name (name=...), or start it over with --fresh"
+            )
+        if before["done"] and run.folder.exists("model/config.json"):
+            say(f"train: already done ({before['fitted']['steps']:,} steps)")
+            return
+    run.folder.write_json("training.json", {"identity": identity, "done": False})
+    from raydist.cluster.fit import fit_reader
+
+    fitted = fit_reader(run.cluster, config, run.folder, sets)
+    run.folder.write_json("training.json", {"identity": identity, "done": True, "fitted": fitted})
+    run.add_metrics({f"train.{key}": value for key, value in fitted.items()})
+
+
+def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
+    """All that the trained weights depend on, flat, so that a difference can be named."""
+    config = run.config.model_dump(mode="json")
+    keep = {"seed": config["seed"], "model": config["model"], "objectives": config["objectives"], "train": config["train"], "optim": config["optim"]}
+    keep["predict"] = {"max_answer_length": config["predict"]["max_answer_length"]}
+    for key in ("keep_checkpoints", "checkpoint_every", "log_every"):
+        del keep["train"][key]
+    flat = dict(_flat(keep))
+    flat["model.weights"] = folder_digest(run.model_folder)
+    for name, where in sets.items():
+        flat[f"data.{name}"] = where["fingerprint"]
+    return flat
+
+
+def _flat(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else key)
+    else:
+        yield path, value
+
+
+# --- prediction and scores -------------------------------------------------------------------------------------------
+
+
+def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
+    """n-best lists of the dev and test sets (or those of predict.split), as Parquet and JSON in the run's folder."""
+    from raydist.models import model_folder
+    from raydist.reader.parts import prediction_part_maker
+
+    config = run.config
+    names = names or config.predict.split or [name for name in config.sets() if name != "train"]
+    for name in names:
+        if name not in config.sets():
+            raise InputError(f"predict.split: there is no data set {name!r}; there are {', '.join(config.sets()) or 'none'}")
+    if not names:
+        raise InputError("there is nothing to predict: set data.dev or data.test")
+    if config.predict.model:
+        folder = model_folder(config.predict.model)
+    elif run.folder.exists("model/config.json"):
+        folder = run.folder.local_copy("model")
+    else:
+        raise InputError(f"run {config.name!r} has no model yet: train it first (raydist train ...), or set predict.model to a reader's folder")
+    sets = make_windows_of(run, make_examples(run, names))
+    settings = {
+        "k": config.predict.n_best,
+        "max_answer_length": config.predict.max_answer_length,
+        "compat": config.predict.nbest_compat,
+        "batch_tokens": config.predict.batch_tokens,
+    }
+    identity = {"version": PREDICTIONS_VERSION, "model": folder_digest(folder)} | settings
+    works = []
+    for name, where in sets.items():
+        specs = [
+            {"windows_folder": where["windows_folder"], "windows": windows, "folder": where["folder"], "part": part, "row_group": group,
+             "choice": where["choice"] is not None}
+            for windows, (part, group) in zip(where["windows"], where["examples"])
+        ]
+        works.append(Work(Stage(run.storage, "predictions", identity | {"windows": where["fingerprint"]}), specs, f"predictions for {name}"))
+    actors = config.cluster.actors
+    import os
+
+    threads = config.cluster.threads_per_worker or max(1, (os.cpu_count() or 1) // actors)
+    kwargs = {"model": str(folder), "threads": threads, "settings": settings}
+    manifests = run_stages(run, works, prediction_part_maker, kwargs, label="predict", actors=actors, gpus=config.cluster.gpus_per_worker)
+    tables = {}
+    for name, work, manifest in zip(names, works, manifests):
+        parts = [read_parquet(run.storage, f"{work.stage.folder}/{part['name']}") for part in manifest.parts]
+        tables[name] = pa.concat_tables(parts).replace_schema_metadata(None)
+        _write_predictions(run, name, tables[name])
+    return tables
+
+
+def _write_predictions(run: Run, name: str, table: pa.Table) -> None:
+    """predictions/NAME.parquet, and as JSON: the best text per question (SQuAD layout) and the n-best lists."""
+    run.folder.write_bytes(f"predictions/{name}.parquet", encode_table(table, "parquet", {}))
+    rows = table.select(["id", "nbest"]).to_pylist()
+    best = {row["id"]: row["nbest"][0]["text"] if row["nbest"] else "" for row in rows}
+    run.folder.write_bytes(f"predictions/{name}.json", (json.dumps(best, ensure_ascii=False, indent=1) + "\n").encode())
+    lists = {row["id"]: row["nbest"] for row in rows}
+    run.folder.write_bytes(f"predictions/{name}.nbest.json", (json.dumps(lists, ensure_ascii=False) + "\n").encode())

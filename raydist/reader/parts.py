@@ -1,0 +1,91 @@
+"""What makes one part of a reader's stages: a specification in, Arrow tables out. No cluster is needed to call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raydist.objectives.base import keyed_uniform
+from raydist.records import examples_table, rejected_table
+from raydist.storage import Storage
+
+Made = dict[str, Any]  # part: the table; beside: other tables of the part; info: plain values; row_group: rows
+
+
+def example_part_maker(*, row_group: int) -> Callable[[dict], Made]:
+    """Splits of files -> checked examples, and the rejected rows beside them."""
+    from raydist.corpus.readers import Split, load_hub, read_rows, read_split
+
+    def read(spec: dict):
+        if "hub" not in spec:
+            return read_split(Split(**spec | {"columns": tuple(map(tuple, spec["columns"]))}))
+        rows = load_hub(*spec["hub"]).select(range(spec["start"], spec["end"]))
+        return read_rows(rows, first_line=spec["start"] + 1, **spec["reading"])
+
+    def make(spec: dict) -> Made:
+        examples, rejected, counts = read(spec)
+        return {
+            "part": examples_table(examples),
+            "beside": {"rejected": rejected_table(rejected)},
+            "info": asdict(counts),
+            "row_group": row_group,
+        }
+
+    return make
+
+
+def read_examples(storage: Storage, name: str, row_group: int | None = None) -> pa.Table:
+    """The examples of a part file, or of one of its row groups."""
+    with storage.open_input(name) as file:
+        parquet = pq.ParquetFile(file)
+        return parquet.read() if row_group is None else parquet.read_row_group(row_group)
+
+
+def window_part_maker(*, model: str, revision: str | None, lengths: dict[str, Any]) -> Callable[[dict], Made]:
+    """A row group of examples -> its windows."""
+    from transformers import AutoTokenizer
+
+    from raydist.models import model_folder
+    from raydist.reader.features import make_windows, text_hash
+
+    tokenizer = AutoTokenizer.from_pretrained(model_folder(model, revision))
+
+    def make(spec: dict) -> Made:
+        examples = read_examples(Storage(spec["folder"]), spec["part"], spec["row_group"])
+        rows = None
+        if spec["choice"]:  # a seeded choice of the whole set: those whose draw is low enough
+            keys = np.array([text_hash(id) for id in examples["id"].to_pylist()], np.int64)
+            draws = keyed_uniform(spec["choice"]["seed"], 0, "choose", keys)
+            rows = np.flatnonzero(draws <= spec["choice"]["highest"]).tolist()
+        windows = make_windows(examples, tokenizer, rows=rows, **lengths)
+        return {"part": windows, "info": {"examples": examples.num_rows, "chosen": examples.num_rows if rows is None else len(rows)}}
+
+    return make
+
+
+def prediction_part_maker(*, model: str, threads: int, settings: dict[str, Any]) -> Callable[[dict], Made]:
+    """The windows of a part and the examples they were made of -> n-best lists."""
+    import torch
+    from transformers import AutoTokenizer
+
+    from raydist.reader.model import load_reader
+    from raydist.reader.predict import predict_examples
+    from raydist.reader.rows import WindowRows
+
+    torch.set_num_threads(threads)
+    reader = load_reader(Path(model)).to("cuda" if torch.cuda.is_available() else "cpu")
+    pad_id = AutoTokenizer.from_pretrained(model).pad_token_id
+
+    def make(spec: dict) -> Made:
+        rows = WindowRows([Storage(spec["windows_folder"]).local_copy("") / spec["windows"]])
+        examples = read_examples(Storage(spec["folder"]), spec["part"], spec["row_group"])
+        asked = np.unique(rows.examples) if spec["choice"] else None
+        return {"part": predict_examples(reader, rows, examples, asked, pad_id=pad_id, **settings)}
+
+    return make

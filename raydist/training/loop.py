@@ -1,0 +1,110 @@
+"""The training loop, in the order of events. Plain torch: it runs in a notebook as well as in a Ray Train worker."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from raydist.objectives.base import Batch, Term, world_size
+from raydist.reader.rows import WindowRows
+from raydist.training.plan import epoch_plan
+
+
+class NonFiniteLoss(RuntimeError):
+    """A term of the loss is not a number: the run stops before the update, and says where."""
+
+
+class StepReport(NamedTuple):
+    loss: float  # what was minimized
+    terms: dict[str, float]  # unweighted means over the global batch
+    rows: dict[str, float]  # how many rows (or tokens) each rests on
+    grad_norm: float
+
+
+def num_steps(rows: int, *, batch_size: int, epochs: float, max_steps: int | None) -> int:
+    per_epoch = -(-rows // batch_size)
+    steps = max(1, round(per_epoch * epochs))
+    return min(steps, max_steps) if max_steps else steps
+
+
+def training_steps(
+    rows: WindowRows, *, seed: int, batch_size: int, accumulate: int, first: int, last: int, rank: int, ranks: int, pad_id: int
+) -> Iterator[tuple[int, list[Batch]]]:
+    """Steps first..last-1 of a run with this rank's batches. What a step holds depends on (seed, step) alone."""
+    per_epoch = -(-len(rows) // batch_size)
+    for epoch in range(first // per_epoch, -(-last // per_epoch)):
+        plan = epoch_plan(rows.lengths, seed=seed, epoch=epoch, batch_size=batch_size, accumulate=accumulate)
+        for within in range(max(0, first - epoch * per_epoch), min(per_epoch, last - epoch * per_epoch)):
+            step = epoch * per_epoch + within
+            yield step, rows.step_batches(plan[within], rank=rank, ranks=ranks, pad_id=pad_id, seed=seed, step=step)
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Random states of a step (dropout) are a function of (seed, step, rank): nothing to save, nothing to lose."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+
+def train_step(
+    task: nn.Module,
+    batches: Sequence[Batch],
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    weights: Mapping[str, float],
+    *,
+    clip_norm: float,
+    precision: str = "fp32",
+) -> StepReport:
+    """One update from the groups of one global batch."""
+    device = next(task.parameters()).device
+    sums: dict[str, list[Tensor]] = {}
+    counts: dict[str, float] = {}
+    for number, batch in enumerate(batches):
+        waits = number + 1 < len(batches) and hasattr(task, "no_sync")
+        with task.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator]
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                terms = task(batch.to(device))
+            (total_loss(terms, weights) * world_size()).backward()  # DDP averages over ranks; ours is a sum
+        for name, term in terms.items():
+            sums.setdefault(name, []).append(term.total.detach())
+            counts[name] = term.count
+    means = _global_means(sums, counts)
+    for name, mean in means.items():
+        if not np.isfinite(mean):
+            raise NonFiniteLoss(_where(name, mean, sums[name], batches))
+    grad_norm = float(clip_grad_norm_(task.parameters(), clip_norm))
+    if not np.isfinite(grad_norm):
+        raise NonFiniteLoss(_where("the gradient", grad_norm, [], batches))
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad(set_to_none=True)
+    return StepReport(sum(weights.get(name, 0.0) * mean for name, mean in means.items()), means, counts, grad_norm)
+
+
+def total_loss(terms: Mapping[str, Term], weights: Mapping[str, float]) -> Tensor:
+    """The one place where weights act. This rank's share of the loss: shares add up over ranks and groups."""
+    return torch.stack([weights[name] * term.mean.float() for name, term in terms.items() if name in weights]).sum()
+
+
+def _global_means(sums: Mapping[str, list[Tensor]], counts: Mapping[str, float]) -> dict[str, float]:
+    local = torch.stack([torch.stack([value.double() for value in values]).sum() for values in sums.values()])
+    if world_size() > 1:
+        dist.all_reduce(local)
+    return {name: float(total) / max(1.0, counts[name]) for name, total in zip(sums, local)}
+
+
+def _where(name: str, value: float, totals: list[Tensor], batches: Sequence[Batch]) -> str:
+    """Which term, which step, which rows: those of the groups in which this rank saw it, else of the whole batch."""
+    bad = [batch for batch, total in zip(batches, totals) if not torch.isfinite(total)] or list(batches)
+    rows = np.concatenate([batch.world.row[batch.mine.cpu().numpy()] for batch in bad])
+    listed = ", ".join(map(str, rows[:32])) + (", ..." if len(rows) > 32 else "")
+    return (
+        f"{name} is {value} at step {batches[0].step}, before the update; rows {listed} of the training file. "
+        f"Look at these rows, lower optim.lr, or use train.precision=fp32"
+    )

@@ -1,0 +1,104 @@
+import pytest
+
+from raydist.config import Config, ConfigError, find_config, flatten, load_config, override, shipped_configs, to_yaml
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_command_line_beats_file_beats_what_it_extends_beats_default(write):
+    write("base.yaml", "optim: {lr: 1.0e-3, weight_decay: 0.5}\ntrain: {epochs: 7}\n")
+    child = write("child.yaml", "extends: base.yaml\noptim: {lr: 2.0e-3}\n")
+    loaded = load_config(child, ["train.batch_size=8"])
+    optim, train = loaded.config.optim, loaded.config.train
+    assert (optim.lr, optim.weight_decay, train.epochs, train.batch_size, optim.clip_norm) == (2e-3, 0.5, 7, 8, 1.0)
+    assert loaded.origins["optim.lr"].endswith("child.yaml")
+    assert loaded.origins["optim.weight_decay"].endswith("base.yaml")
+    assert loaded.origins["train.batch_size"] == "command line"
+    assert "optim.clip_norm" not in loaded.origins
+
+
+def test_all_problems_are_reported_at_once_with_the_nearest_key(write):
+    config = write("wrong.yaml", "objectives: {spn: {reduction: mean}}\noptim: {lr: -1}\ntrain: {batch_size: many}\n")
+    with pytest.raises(ConfigError) as error:
+        load_config(config, ["lr=3"])
+    message = str(error.value)
+    assert "wrong.yaml with 1 override: 4 problems" in message
+    assert "objectives.spn: unknown key; did you mean objectives.span?" in message
+    assert "optim.lr: should be greater than 0, got -1" in message
+    assert "train.batch_size: should be a valid integer" in message
+    assert "lr: unknown key; did you mean optim.lr?" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("optim: {lr: 1}\noptim: {lr: 2}\n", "line 2: key 'optim' is given twice"),
+        ("- 1\n", "a config is a mapping"),
+        ("a: [1\n", "not readable as YAML"),
+        ("extends: self.yaml\n", "extends itself"),
+        ("optim: {warmup_steps: 3, warmup_share: 0.1}\n", "warmup_share and warmup_steps are both given"),
+        ("cluster: {workers: [3, 2]}\n", "workers [min, max] should not fall"),
+        ("train: {batch_size: 2}\ncluster: {workers: 4}\n", "4 workers cannot share 2 rows"),
+        ("name: stages\n", "choose another name"),
+        ("name: ../elsewhere\n", "name: string should match pattern"),
+        ("data: {train: {files: [a], hub: squad}}\n", "give either files or hub"),
+        ("data: {test: {dev: a.json}}\n", "cannot be called 'dev'"),
+        ("train: {accumulate: 20}\n", "cannot cut a batch of 16 into 20 groups"),
+        ("optim: {lr: .inf}\n", "optim.lr"),
+    ],
+)
+def test_a_wrong_config_is_refused_by_name(write, text, said):
+    with pytest.raises(ConfigError, match="problem|extends|mapping|YAML") as error:
+        load_config(write("self.yaml", text))
+    assert said in str(error.value)
+
+
+def test_yaml_reads_3e_5_as_text_and_the_field_mends_it(write):
+    assert load_config(write("a.yaml", "optim: {lr: 3e-5}\n")).config.optim.lr == 3e-5
+
+
+def test_an_override_may_change_one_key_of_a_source_given_as_plain_files(write):
+    source = load_config(write("a.yaml", "data: {dev: [a.json, b.json]}\n"), ["data.dev.language=de"]).config.data.dev
+    assert (source.files, source.language) == (["a.json", "b.json"], "de")
+
+
+def test_workers_may_be_a_range_and_stay_one(write):
+    config = load_config(write("a.yaml", "cluster: {workers: [1, 2]}\n")).config
+    assert config.cluster.workers == (1, 2)
+    assert Config.model_validate(config.model_dump(mode="json")) == config
+
+
+def test_the_saved_config_runs_again_as_it_is(write):
+    config = load_config("quickstart", ["optim.lr=5e-4"]).config
+    assert load_config(write("again.yaml", to_yaml(config))).config == config
+
+
+def test_override_changes_dotted_keys_and_checks_them():
+    config = override(Config(), {"optim.lr": 1e-4, "train.epochs": 3})
+    assert (config.optim.lr, config.train.epochs) == (1e-4, 3)
+    with pytest.raises(ConfigError, match=r"optim\.lr"):
+        override(config, {"optim.lr": 0})
+
+
+@pytest.mark.parametrize("path", sorted(shipped_configs().rglob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_config_is_valid(path):
+    if "cluster" not in path.parts:
+        assert flatten(load_config(str(path)).config)
+
+
+def test_a_config_is_found_by_its_name_and_a_wrong_name_is_helped():
+    assert find_config("quickstart").name == "quickstart.yaml"
+    assert find_config("configs/quickstart.yaml").name == "quickstart.yaml"
+    with pytest.raises(ConfigError, match="did you mean quickstart"):
+        find_config("quikstart")
+    with pytest.raises(ConfigError, match="ship with raydist"):
+        find_config("zzz")
+    with pytest.raises(ConfigError, match="no such config"):
+        find_config("../pyproject")

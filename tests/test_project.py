@@ -1,0 +1,68 @@
+"""Promises about the project itself."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+PACKAGES = sorted(
+    path.relative_to(CHECKOUT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+    for path in (CHECKOUT / "raydist").rglob("*.py")
+)
+
+
+def test_only_cluster_imports_ray():
+    """Each module outside raydist.cluster, imported in a fresh interpreter, must not bring ray in."""
+    others = [name for name in PACKAGES if not name.startswith("raydist.cluster")]
+    code = (
+        "import sys, importlib\n"
+        f"for name in {others!r}:\n"
+        "    importlib.import_module(name)\n"
+        "    if 'ray' in sys.modules: sys.exit(f'{name} imports ray')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CHECKOUT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command_line_starts_without_torch_or_ray():
+    code = "import sys, raydist.cli; sys.exit(' '.join({'ray', 'torch', 'transformers'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CHECKOUT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_rays_own_schema_accepts_cluster_yaml():
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    config = yaml.safe_load((CHECKOUT / "cluster.yaml").read_text())
+    validate_config(prepare_config(config))
+    with pytest.raises(Exception, match="max_wrkers"):
+        validate_config(prepare_config(config | {"max_wrkers": 3}))
+
+
+def test_every_job_file_is_a_command_and_short():
+    from raydist.cli import app
+
+    commands = {info.name or info.callback.__name__ for info in app.registered_commands}
+    for job in (CHECKOUT / "jobs").glob("*.py"):
+        assert job.stem in commands
+        assert len(job.read_text().splitlines()) <= 40
+
+
+def test_every_command_has_an_example_in_its_help():
+    from raydist.cli import app, config_app
+
+    for info in [*app.registered_commands, *config_app.registered_commands]:
+        assert "Example: raydist " in info.callback.__doc__, info.callback.__name__
+
+
+def test_constraints_pin_every_installed_dependency():
+    pinned = {line.split("==")[0].lower().replace("_", "-") for line in (CHECKOUT / "constraints.txt").read_text().split() if "==" in line}
+    from importlib.metadata import requires
+    from packaging.requirements import Requirement
+
+    wanted = {Requirement(text).name.lower().replace("_", "-") for text in requires("raydist") or []} - {"faiss-gpu-cu12"}
+    assert wanted <= pinned
+    assert "torch==2.13.0" in (CHECKOUT / "constraints.txt").read_text().splitlines()

@@ -1,0 +1,92 @@
+import errno
+import os
+
+import pyarrow as pa
+import pytest
+
+from raydist.errors import InputError
+from raydist.storage import Stage, Storage, StorageError, describe_part, differences, encode_table, fingerprint, folder_digest
+
+
+@pytest.fixture(params=["disk", "uri"])
+def storage(request, tmp_path) -> Storage:
+    return Storage(str(tmp_path) if request.param == "disk" else tmp_path.as_uri())
+
+
+def test_what_is_written_is_read(storage):
+    storage.write_json("a/b.json", {"x": [1, "é"]})
+    assert storage.read_json("a/b.json") == {"x": [1, "é"]}
+    assert storage.exists("a/b.json")
+    assert not storage.exists("a/c.json")
+    assert storage.sizes("a").keys() == {"b.json"}
+    assert storage.sizes("nowhere") == {}
+    assert storage.folders() == ["a"]
+    storage.delete("a")
+    storage.delete("a")
+    assert not storage.exists("a/b.json")
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch):
+    storage = Storage(str(tmp_path))
+    storage.write_bytes("part", b"old")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="no space is left on the device") as error:
+        storage.write_bytes("part", b"new")
+    assert "run the same command again" in str(error.value)
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("part", b"old")]
+
+
+def test_a_folder_appears_whole_and_replaces_the_old_one(storage, tmp_path_factory):
+    source = tmp_path_factory.mktemp("source")
+    (source / "one").write_text("1")
+    storage.write_bytes("target/old", b"")
+    storage.upload(source, "target")
+    assert storage.sizes("target").keys() == {"one"}
+
+
+def test_an_unknown_scheme_is_the_users_mistake():
+    with pytest.raises(InputError, match="cannot be opened"):
+        Storage("nowhere://bucket/x").exists("a")
+
+
+def test_fingerprints_depend_on_values_not_on_their_order():
+    assert fingerprint({"a": 1, "b": [2, "é"]}) == fingerprint({"b": [2, "é"], "a": 1})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+
+
+def test_a_folders_digest_sees_names_and_bytes(tmp_path):
+    (tmp_path / "a").write_bytes(b"1")
+    before = folder_digest(tmp_path)
+    assert folder_digest(tmp_path) == before
+    (tmp_path / "a").write_bytes(b"2")
+    changed = folder_digest(tmp_path)
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert len({before, changed, folder_digest(tmp_path)}) == 3
+
+
+def test_differences_are_named():
+    assert differences({"lr": 1, "seed": 0}, {"lr": 2, "seed": 0, "new": 3}) == ["lr: was 1, now 2", "new: was None, now 3"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_part_describes_itself(kind):
+    content = encode_table(pa.table({"x": [1, 2, 3]}), kind, {"bad": 2})
+    line = describe_part(f"part-00000.{kind}", content)
+    assert (line["rows"], line["bytes"], line["info"]) == (3, len(content), {"bad": 2})
+    assert describe_part(f"part-00000.{kind}", content) == line
+
+
+def test_a_stage_is_whole_only_with_its_manifest_and_all_its_bytes(storage):
+    stage = Stage(storage, "windows", {"length": 384})
+    content = encode_table(pa.table({"x": [1]}), "parquet", {})
+    storage.write_bytes(f"{stage.folder}/{stage.part(0)}", content)
+    assert stage.manifest() is None
+    stage.finish([describe_part(stage.part(0), content)], 1.0)
+    assert stage.manifest().rows == 1
+    storage.write_bytes(f"{stage.folder}/{stage.part(0)}", content[:-1])
+    assert stage.manifest() is None
+    assert Stage(storage, "windows", {"length": 256}).manifest() is None
