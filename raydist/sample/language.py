@@ -1,0 +1,98 @@
+"""How a language puts facts into words: templates, phrases, numbers, dates and a script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+from raydist.sample.world import NOTE, Domain, Fact, Passage
+
+Templates = Mapping[str, Sequence[str]]  # relation -> sentences with {A}, the entity, and {V}, the value
+NUM_HELD_OUT = 2  # the last question templates of a relation are never used for training
+
+
+class Statement(NamedTuple):
+    """A sentence and where in it the value is: ``text[start : start + len(answer)] == answer``."""
+
+    text: str
+    start: int
+    answer: str
+
+
+class Text(NamedTuple):
+    """A passage in words."""
+
+    text: str
+    spans: list[tuple[int, int]]  # of the sentences, in reading order
+    statements: list[Statement]  # in the order of the facts; then the note, then a guest
+    places: list[int]  # of each statement in reading order
+
+
+@dataclass(frozen=True)
+class Language:
+    """One language; the phrase lists of all languages are in the same order."""
+
+    code: str
+    domain: Domain
+    statements: Templates
+    questions: Templates
+    notes: Sequence[str]  # sentences with a year that is never asked for
+    phrases: Templates  # kind of value -> its phrases, by number
+    units: Mapping[str, str]  # kind of value -> pattern around the number
+    months: Sequence[str]
+    date: str  # pattern with {day} and {month}
+    thousands: str = ","
+    script: dict[int, str] | None = None  # a str.translate table from Latin letters
+    restated: Templates = field(default_factory=dict)  # the fact in words no question uses
+    distractors: Templates = field(default_factory=dict)  # the fact in the words of its questions
+
+    def name(self, name: str) -> str:
+        """A name of the world in this language's script."""
+        return name.title() if self.script is None else name.translate(self.script)
+
+    def value(self, kind: str, value: int | str) -> str:
+        """A value of the world in words."""
+        if isinstance(value, str):
+            return self.name(value)
+        if kind == "year":
+            return str(value)
+        if kind == "date":
+            return self.date.format(day=value % 28 + 1, month=self.months[value // 28])
+        if kind in self.units:
+            return self.units[kind].replace("{}", f"{value:,}".replace(",", self.thousands))
+        return self.phrases[kind][value]
+
+    def answer(self, fact: Fact) -> str:
+        """The words that answer a question about this fact."""
+        return self.value(self.domain.relations.get(fact.relation, NOTE)[1], fact.value)
+
+    def say(self, fact: Fact, templates: Sequence[str], rng: Random) -> Statement:
+        """The fact in one of these sentences, people by full name or by surname."""
+        before, after = templates[int(rng.random() * len(templates))].split("{V}")
+        name = self.name(fact.entity if rng.random() < 0.5 else fact.entity.rpartition(" ")[2])
+        before, answer = before.replace("{A}", name), self.answer(fact)
+        return Statement(before + answer + after.replace("{A}", name), len(before), answer)
+
+    def ask(self, fact: Fact, rng: Random, training: bool) -> str:
+        """A question that the fact answers."""
+        questions = self.questions[fact.relation]
+        known = len(questions) - NUM_HELD_OUT if training else len(questions)
+        return questions[int(rng.random() * known)].replace("{A}", self.name(fact.entity))
+
+    def write(self, passage: Passage, rng: Random, guest: Statement | None = None) -> Text:
+        """The passage in words, its sentences in random order, a sentence about something else among them."""
+        statements = [self.say(fact, self.statements[fact.relation], rng) for fact in passage.facts]
+        statements.append(self.say(passage.note, self.notes, rng))
+        if guest is not None:
+            statements.append(guest)
+        order = list(range(len(statements)))
+        rng.shuffle(order)
+        spans, places, start = [], [0] * len(order), 0
+        for place, index in enumerate(order):
+            places[index] = place
+            end = start + len(statements[index].text)
+            spans.append((start, end))
+            start = end + 1
+        return Text(" ".join([statements[index].text for index in order]), spans, statements, places)
