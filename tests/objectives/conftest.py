@@ -2,6 +2,16 @@
 
 import pytest
 import tiny
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread():
+    """Tensors here are tiny: more threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

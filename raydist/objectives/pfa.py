@@ -1,0 +1,442 @@
+"""PFA (PAPERS 4): perturb the word embeddings, read a second time, align the two outputs.
+
+Shapes: B rows of this rank, T tokens, H hidden units, E embedding units, N tokens that are aligned on this rank, K units of the
+critic, S sampled tokens of a row.
+
+Every mean over tokens is a sum here and a count over all ranks, so that ranks need not hold equally many tokens (this replaces
+"means are per rank" in PAPERS 4.5).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raydist.errors import InputError
+from raydist.objectives.base import (
+    Batch,
+    GroupRows,
+    Objective,
+    Reader,
+    ReaderOutput,
+    Term,
+    gather_group,
+    keyed_uniform,
+    world_size,
+)
+from raydist.objectives.span import check_reduction, span_term
+
+PERTURBERS = ("mlp", "noise", "dropout", "gaussian", "identity")
+ALIGNMENTS = ("cos", "fro", "kl", "js", "w1", "sinkhorn")
+PENALTIES = ("squared", "one_sided", "two_sided")
+LEAK = 0.01  # slope of LeakyReLU below 0
+
+
+# --- the equations
+
+
+def token_distances(kind: str, clean_NH: Tensor, perturbed_NH: Tensor) -> Tensor:
+    """How far each token moved, [N] (4.3, 4.4)."""
+    if kind == "cos":
+        return 1 - F.cosine_similarity(clean_NH, perturbed_NH, dim=1)
+    if kind == "fro":
+        return (clean_NH - perturbed_NH).square().mean(1)
+    log_p_NH, log_q_NH = clean_NH.log_softmax(1), perturbed_NH.log_softmax(1)  # over the features
+    if kind == "kl":
+        return _kl(log_p_NH, log_q_NH)
+    log_middle_NH = torch.logaddexp(log_p_NH, log_q_NH) - np.log(2)
+    return (_kl(log_p_NH, log_middle_NH) + _kl(log_q_NH, log_middle_NH)) / 2
+
+
+def _kl(log_p_NH: Tensor, log_q_NH: Tensor) -> Tensor:
+    return (log_p_NH.exp() * (log_p_NH - log_q_NH)).sum(1)
+
+
+def sinkhorn_divergence(x_NH: Tensor, y_NH: Tensor, weight_N: Tensor, *, epsilon: float, iterations: int) -> Tensor:
+    """OT(x, y) - OT(x, x)/2 - OT(y, y)/2, entropic, cost ||x - y||^2 / H; 0 where x = y.
+
+    Both clouds have the same weights, which sum to 1. The gradient is that of the iterations as they are.
+    """
+    log_weight_N = weight_N.clamp(min=1e-30).log()
+
+    def transport(a_NH: Tensor, b_NH: Tensor) -> Tensor:
+        squares_NN = a_NH.square().sum(1)[:, None] + b_NH.square().sum(1) - 2 * a_NH @ b_NH.T
+        cost_NN = squares_NN / (a_NH.shape[1] * epsilon)
+        g_N = torch.zeros_like(weight_N)
+        for _ in range(iterations):
+            f_N = -torch.logsumexp(g_N + log_weight_N - cost_NN, dim=1)
+            g_N = -torch.logsumexp((f_N + log_weight_N)[:, None] - cost_NN, dim=0)
+        return epsilon * (weight_N * (f_N + g_N)).sum()
+
+    return transport(x_NH, y_NH) - (transport(x_NH, x_NH) + transport(y_NH, y_NH)) / 2
+
+
+class SlopeCritic(Protocol):
+    """H and its gradient at each point: (value_N, slope_NH), both differentiable in H's parameters."""
+
+    def __call__(self, points_NH: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+class Critic(nn.Module):
+    """H(c) = v . LeakyReLU(U c + a) + b.
+
+    H is linear in c wherever no unit changes sign, LeakyReLU(z) = leak(z) z, so its gradient is U^T (v leak) in closed form and
+    H(c) = gradient . c + (v leak) . a + b. With the leaks taken as constants, which they are almost everywhere, value and
+    gradient take two products over the tokens, and their derivative in U, v and a one more.
+    """
+
+    def __init__(self, hidden_size: int, size: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(hidden_size, size)
+        self.outer = nn.Linear(size, 1)
+
+    def forward(self, points_NH: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            leak_NK = (self.inner(points_NH) > 0).to(points_NH.dtype).mul_(1 - LEAK).add_(LEAK)
+        outer_K = self.outer.weight[0]
+        slope_NH = leak_NK @ (outer_K[:, None] * self.inner.weight)
+        value_N = (slope_NH * points_NH).sum(1) + leak_NK @ (outer_K * self.inner.bias) + self.outer.bias
+        return value_N, slope_NH
+
+
+def slope_penalty(slope_NH: Tensor, kind: str) -> Tensor:
+    """What the norm of a gradient costs, [N]: squared (the paper), or its distance from 1, above or on both sides."""
+    square_N = slope_NH.square().sum(1)
+    if kind == "squared":
+        return square_N
+    excess_N = (square_N + 1e-12).sqrt() - 1
+    return (excess_N.clamp(min=0) if kind == "one_sided" else excess_N).square()
+
+
+def critic_scores(critic: SlopeCritic, clean_NH: Tensor, perturbed_NH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """N D(H), differentiable in H alone, and H's slopes at the clean and at the perturbed points."""
+    value_M, slope_MH = critic(torch.cat([clean_NH, perturbed_NH]).detach())
+    n = len(clean_NH)
+    return value_M[:n].sum() - value_M[n:].sum(), slope_MH[:n], slope_MH[n:]
+
+
+def with_critic_fixed(distance: Tensor, slopes: tuple[Tensor, Tensor], clean_NH: Tensor, perturbed_NH: Tensor) -> Tensor:
+    """N D(H), differentiable in the two clouds alone: its gradient there is H's slope."""
+    linear = (slopes[0].detach() * clean_NH).sum() - (slopes[1].detach() * perturbed_NH).sum()
+    return linear + (distance - linear).detach()
+
+
+# --- the objective
+
+
+class Pfa(Objective):
+    """The second pass and what is asked of it.
+
+    Parts: ``perturbed_span`` (L_St, in the reduction of the span loss), ``alignment`` (L_ali), with ``w1`` also ``critic``
+    (-D + gamma GP, which H alone minimises) and ``penalty`` (GP, for looking at). ``gaussian`` is the baseline SWEP with its
+    own loss (4.8) and has ``perturbed_span`` and ``kl``; lambdas, alignment and scope are not used there.
+
+    With ``every`` = n it acts in one step of n, with the same weights: its share of the training is what n is there to lower.
+    ``critic_steps`` moves H that many times before the step, each tensor by ``critic_lr`` in root mean square along its
+    gradient, which is Adam's size of a step with no state to keep, to checkpoint or to synchronise; gradients are summed over
+    ranks, so H stays the same everywhere.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        *,
+        embedding_size: int | None = None,
+        perturber: str = "mlp",
+        bottleneck: int = 500,
+        delta: float = 0.5,
+        align: str = "w1",
+        lambda1: float = 1.0,
+        lambda2: float = 1.0,
+        gamma: float = 1.0,
+        alpha: float = 0.5,
+        every: int = 1,
+        scope: str = "passage",
+        penalty: str = "squared",
+        penalty_at: str = "representation",
+        critic_size: int = 2048,
+        critic_steps: int = 0,
+        critic_lr: float = 1e-4,
+        beta_kl: float = 1.0,
+        prior_dropout: float = 0.1,
+        sinkhorn_tokens: int = 256,
+        sinkhorn_epsilon: float = 0.05,
+        sinkhorn_iterations: int = 20,
+        span_reduction: str = "mean",
+        mask_non_passage: bool = True,
+    ) -> None:
+        super().__init__()
+        check_reduction(span_reduction)
+        for name, value, known in (
+            ("perturber", perturber, PERTURBERS),
+            ("align", align, ALIGNMENTS),
+            ("penalty", penalty, PENALTIES),
+            ("penalty_at", penalty_at, ("representation", "embedding")),
+            ("scope", scope, ("passage", "all")),
+        ):
+            if value not in known:
+                raise InputError(f"pfa.{name} is {value!r}; it is one of {', '.join(known)}")
+        for name, number, wanted, fits in (
+            ("bottleneck", bottleneck, "1 or more", bottleneck >= 1),
+            ("delta", delta, "above 0, and below 1 for dropout", delta > 0 and (perturber != "dropout" or delta < 1)),
+            ("lambda1", lambda1, "0 or more", lambda1 >= 0),
+            ("lambda2", lambda2, "0 or more", lambda2 >= 0),
+            ("gamma", gamma, "above 0: without a penalty the critic has no maximum", gamma > 0),
+            ("alpha", alpha, "between 0 and 1", 0 <= alpha <= 1),
+            ("every", every, "1 or more", every >= 1),
+            ("critic_size", critic_size, "1 or more", critic_size >= 1),
+            ("critic_steps", critic_steps, "0 or more", critic_steps >= 0),
+            ("critic_lr", critic_lr, "above 0", critic_lr > 0),
+            ("beta_kl", beta_kl, "0 or more", beta_kl >= 0),
+            ("prior_dropout", prior_dropout, "between 0 and 1", 0 < prior_dropout < 1),
+            ("sinkhorn_tokens", sinkhorn_tokens, "2 or more", sinkhorn_tokens >= 2),
+            ("sinkhorn_epsilon", sinkhorn_epsilon, "above 0", sinkhorn_epsilon > 0),
+            ("sinkhorn_iterations", sinkhorn_iterations, "1 or more", sinkhorn_iterations >= 1),
+        ):
+            if not fits:
+                raise InputError(f"pfa.{name} is {number}; it should be {wanted}")
+        if lambda1 == lambda2 == 0 and perturber != "gaussian":
+            raise InputError("pfa.lambda1 and pfa.lambda2 are both 0, which leaves nothing; set one, or leave pfa out")
+        if critic_steps and penalty_at == "embedding":
+            raise InputError(
+                "pfa.critic_steps works on finished representations and pfa.penalty_at: embedding needs the encoder; "
+                "set critic_steps to 0 or penalty_at to representation"
+            )
+        embedding_size = embedding_size or hidden_size
+        self.perturber, self.delta, self.align, self.gamma, self.alpha = perturber, delta, align, gamma, alpha
+        self.every, self.penalty, self.penalty_at = every, penalty, penalty_at
+        self.critic_steps, self.critic_lr = critic_steps, critic_lr
+        self.sinkhorn_tokens, self.sinkhorn_epsilon, self.sinkhorn_iterations = (
+            sinkhorn_tokens,
+            sinkhorn_epsilon,
+            sinkhorn_iterations,
+        )
+        self.span_reduction, self.mask_non_passage = span_reduction, mask_non_passage
+        self.scope = "all" if perturber == "gaussian" else scope
+        self.prior_variance = (prior_dropout / (1 - prior_dropout)) ** 0.5  # v0, taken as the variance (4.8)
+
+        to_mean = 1.0 if span_reduction == "mean" else 2.0  # the lambdas are defined on L_span(mean)
+        self.mlp: nn.Sequential | None = None
+        self.critic: Critic | None = None
+        if perturber == "gaussian":
+            self.total_scale = 0.5  # 1/2 (L_S + L_pert) + beta KL = 1/2 (L_S + L_pert + 2 beta KL)
+            self.part_weights = {"perturbed_span": 1.0, "kl": 2 * beta_kl * to_mean}
+            last = nn.Linear(hidden_size, 2 * embedding_size)
+            with torch.no_grad():  # start at the prior, N(1, v0), not at embeddings times 0
+                last.bias[:embedding_size] += 1
+                last.bias[embedding_size:] += float(np.log(self.prior_variance))
+            self.mlp = nn.Sequential(nn.Linear(hidden_size, hidden_size), nn.ReLU(), last)
+            return
+        self.part_weights = {"perturbed_span": lambda1}
+        if perturber == "mlp":
+            self.mlp = nn.Sequential(
+                nn.Linear(embedding_size, bottleneck), nn.LeakyReLU(LEAK), nn.Linear(bottleneck, embedding_size)
+            )
+        if lambda2:
+            self.part_weights["alignment"] = lambda2 * to_mean
+            if align == "w1":
+                self.part_weights |= {"critic": 1.0, "penalty": 0.0}
+                self.critic = Critic(hidden_size, critic_size)
+
+    def weights(self, step: int) -> dict[str, float]:
+        return dict(self.part_weights)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The critic: its own rate, no decay."""
+        if self.critic is None:
+            return []
+        return [{"params": list(self.critic.parameters()), "lr": self.critic_lr, "weight_decay": 0.0}]
+
+    def applies(self, step: int) -> bool:
+        """Whether this step has a second pass."""
+        return step % self.every == 0
+
+    def forward(self, batch: Batch, output: ReaderOutput, reader: Reader) -> dict[str, Term]:
+        if not self.applies(batch.step):
+            return {part: Term(self.nothing(), 0.0) for part in self.part_weights}
+        words_BTE = reader.embed(batch)
+        changed_BTE, kl = self.perturb(batch, words_BTE, output.hidden_BTH)
+        changed = reader(batch, changed_BTE)
+        terms = {
+            "perturbed_span": span_term(
+                changed, batch, span_reduction=self.span_reduction, mask_non_passage=self.mask_non_passage
+            )
+        }
+        if kl is not None:
+            terms["kl"] = Term(kl, batch.count(self.num_tokens))
+        elif "alignment" in self.part_weights:
+            with torch.autocast(words_BTE.device.type, enabled=False):
+                terms |= self.aligned(batch, output, changed, words_BTE, changed_BTE, reader)
+        return terms
+
+    def acts_on(self, batch: Batch) -> Tensor:
+        """The tokens that are perturbed, and aligned: [B, T]."""
+        return batch.passage_BT if self.scope == "passage" else batch.attention_BT
+
+    def num_tokens(self, rows: GroupRows) -> int:
+        """How many of them a group has, over all ranks."""
+        return int((rows.passage_tokens if self.scope == "passage" else rows.tokens).sum())
+
+    # --- Et from E (4.1)
+
+    def perturb(self, batch: Batch, words_BTE: Tensor, hidden_BTH: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The perturbed embeddings, and for ``gaussian`` the sum over real tokens of its KL divergence."""
+        kl = None
+        if self.perturber == "identity":
+            return words_BTE, None
+        if self.perturber == "mlp":
+            assert self.mlp is not None
+            changed_BTE = self.mlp(words_BTE)
+        elif self.perturber == "noise":
+            changed_BTE = words_BTE + self.delta * (2 * keyed_draws(batch, words_BTE, "pfa.noise") - 1)
+        elif self.perturber == "dropout":
+            kept_BTE = keyed_draws(batch, words_BTE, "pfa.dropout") >= self.delta
+            changed_BTE = words_BTE * kept_BTE / (1 - self.delta)
+        else:
+            assert self.mlp is not None
+            mean_BTE, log_variance_BTE = self.mlp(hidden_BTH.detach()).chunk(2, dim=-1)
+            deviation_BTE = (log_variance_BTE / 2).exp()
+            changed_BTE = words_BTE * (mean_BTE + deviation_BTE * keyed_draws(batch, words_BTE, "pfa.gaussian", normal=True))
+            ratio_BTE = (log_variance_BTE.exp() + (mean_BTE - 1).square()) / self.prior_variance
+            kl_BTE = (ratio_BTE - 1 - log_variance_BTE + float(np.log(self.prior_variance))) / 2
+            kl = kl_BTE.sum(-1).masked_fill(~batch.attention_BT, 0).sum()
+        return torch.where(self.acts_on(batch)[..., None], changed_BTE, words_BTE), kl
+
+    # --- L_ali (4.3 to 4.5)
+
+    def aligned(
+        self,
+        batch: Batch,
+        output: ReaderOutput,
+        changed: ReaderOutput,
+        words_BTE: Tensor,
+        changed_BTE: Tensor,
+        reader: Reader,
+    ) -> dict[str, Term]:
+        """The alignment and, with w1, the critic's own loss and its penalty."""
+        if self.align == "sinkhorn":
+            return {"alignment": Term(self._sinkhorn(batch, output, changed), float(len(batch.groups)))}
+        count = batch.count(self.num_tokens)
+        token_N = self.acts_on(batch).flatten().nonzero().squeeze(1)
+        clean_NH, perturbed_NH = (_full(side.hidden_BTH).flatten(0, 1).index_select(0, token_N) for side in (output, changed))
+        if self.critic is None:
+            return {"alignment": Term(token_distances(self.align, clean_NH, perturbed_NH).sum(), count)}
+
+        if self.training and batch.group == 0:
+            self._improve_critic(clean_NH.detach(), perturbed_NH.detach(), self.num_tokens(batch.world))
+        distance, *slopes = critic_scores(self.critic, clean_NH, perturbed_NH)
+        if self.penalty_at == "representation":
+            penalty = self._mixture(*(slope_penalty(slope_NH, self.penalty).sum() for slope_NH in slopes))
+        else:
+            leaf_BTE = words_BTE.detach().requires_grad_()
+            clean_pass = (reader(batch, leaf_BTE).hidden_BTH, leaf_BTE)
+            perturbed_pass = (changed.hidden_BTH, changed_BTE)
+            penalty = self._mixture(
+                *(self._embedding_penalty(*side, slope, token_N) for side, slope in zip((clean_pass, perturbed_pass), slopes))
+            )
+        return {
+            "alignment": Term(with_critic_fixed(distance, (slopes[0], slopes[1]), clean_NH, perturbed_NH), count),
+            "critic": Term(self.gamma * penalty - distance, count),
+            "penalty": Term(penalty.detach(), count),
+        }
+
+    def _mixture(self, clean: Tensor, perturbed: Tensor) -> Tensor:
+        return (1 - self.alpha) * clean + self.alpha * perturbed  # Eq. 10
+
+    def _embedding_penalty(self, hidden_BTH: Tensor, words_BTE: Tensor, slope_NH: Tensor, token_N: Tensor) -> Tensor:
+        """The penalty on the gradient of sum_t H(R_t) in the embeddings; differentiable in H alone, through its slopes."""
+        empty_MH = torch.zeros_like(hidden_BTH).flatten(0, 1)
+        direction_MH = empty_MH.index_copy(0, token_N, slope_NH.detach().to(empty_MH.dtype)).requires_grad_()
+        (pulled_BTE,) = torch.autograd.grad(hidden_BTH, words_BTE, direction_MH.view_as(hidden_BTH), create_graph=True)
+        penalty = slope_penalty(pulled_BTE.flatten(0, 1).index_select(0, token_N), self.penalty).sum()
+        (wanted_MH,) = torch.autograd.grad(penalty, direction_MH, retain_graph=True)
+        return penalty.detach() + (wanted_MH[token_N] * (slope_NH - slope_NH.detach())).sum()
+
+    def _improve_critic(self, clean_NH: Tensor, perturbed_NH: Tensor, num_tokens: int) -> None:
+        """Extra moves of H alone, on finished representations."""
+        for _ in range(self.critic_steps):
+            assert self.critic is not None
+            parameters = list(self.critic.parameters())
+            distance, *slopes = critic_scores(self.critic, clean_NH, perturbed_NH)
+            penalty = self._mixture(*(slope_penalty(slope_NH, self.penalty).sum() for slope_NH in slopes))
+            loss = (self.gamma * penalty - distance) / max(1, num_tokens)
+            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
+                if world_size() > 1:
+                    dist.all_reduce(gradient)
+                with torch.no_grad():
+                    # nothing depends on the outer bias: its gradient is 0 but for rounding, and 1e-8 keeps it at rest
+                    parameter.sub_(self.critic_lr * gradient / (gradient.square().mean().sqrt() + 1e-8))
+
+    def _sinkhorn(self, batch: Batch, output: ReaderOutput, changed: ReaderOutput) -> Tensor:
+        """This rank's share of the divergence between samples of the group's tokens; every rank computes the same value."""
+        position_BS, weight_BS = self._sample(batch)
+        index_BSH = position_BS[..., None].expand(-1, -1, output.hidden_BTH.shape[2])
+        sides = [_full(side.hidden_BTH).gather(1, index_BSH) for side in (output, changed)]
+        gathered_GSX = gather_group(torch.cat([*sides, weight_BS[..., None].to(sides[0].dtype)], dim=2), batch)
+        clean_GSH, perturbed_GSH, weight_GS1 = gathered_GSX.split([index_BSH.shape[2], index_BSH.shape[2], 1], dim=2)
+        weight_M = weight_GS1.detach().flatten()
+        divergence = sinkhorn_divergence(
+            clean_GSH.flatten(0, 1),
+            perturbed_GSH.flatten(0, 1),
+            weight_M / weight_M.sum().clamp(min=1),
+            epsilon=self.sinkhorn_epsilon,
+            iterations=self.sinkhorn_iterations,
+        )
+        return divergence / world_size()
+
+    def _sample(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Some tokens of every row, and how many tokens of the row each stands for (0: none), [B, S]."""
+        mask_BT = self.acts_on(batch).cpu().numpy()
+        row_B = batch.world.row[batch.mine.cpu().numpy()]
+        size = max(1, self.sinkhorn_tokens // len(batch.world))
+        position_BS, weight_BS = np.zeros((len(row_B), size), dtype=np.int64), np.zeros((len(row_B), size))
+        for b, row in enumerate(row_B):
+            tokens = np.flatnonzero(mask_BT[b])
+            draw = keyed_uniform(batch.seed, batch.step, "pfa.sinkhorn", (row << 20) + np.arange(len(tokens)))
+            chosen = tokens[np.argsort(draw, kind="stable")[:size]]
+            position_BS[b, : len(chosen)] = chosen
+            weight_BS[b, : len(chosen)] = len(tokens) / max(1, len(chosen))
+        device = batch.passage_BT.device
+        return torch.from_numpy(position_BS).to(device), torch.from_numpy(weight_BS).to(device)
+
+
+def keyed_draws(batch: Batch, like_BTE: Tensor, stream: str, *, normal: bool = False) -> Tensor:
+    """A number for every element of every real token, uniform in [0, 1) or standard normal, keyed by (seed, step, row).
+
+    A row's draws do not depend on its rank, its neighbours or its padding.
+    """
+    draws_BTE = torch.zeros(like_BTE.shape, dtype=torch.float32)
+    seeds = keyed_uniform(batch.seed, batch.step, stream, batch.world.row[batch.mine.cpu().numpy()])
+    for b, (seed, real_T) in enumerate(zip(seeds, batch.attention_BT.cpu())):
+        generator = torch.Generator().manual_seed(int(seed * (1 << 53)))
+        draw = torch.randn if normal else torch.rand
+        draws_BTE[b, real_T] = draw(int(real_T.sum()), like_BTE.shape[2], generator=generator)
+    return draws_BTE.to(like_BTE)
+
+
+def _full(values: Tensor) -> Tensor:
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+@torch.no_grad()
+def trace_row(pfa: Pfa, batch: Batch, reader: Reader, row: int = 0) -> dict[str, np.ndarray]:
+    """One row's perturbed tokens before and after the encoder, for a picture: four arrays [tokens, units], float32.
+
+    Keys ``embeddings``, ``embeddings_perturbed``, ``representations``, ``representations_perturbed``.
+    """
+    output = reader(batch)
+    words_BTE = reader.embed(batch)
+    changed_BTE, _ = pfa.perturb(batch, words_BTE, output.hidden_BTH)
+    tensors = {
+        "embeddings": words_BTE,
+        "embeddings_perturbed": changed_BTE,
+        "representations": output.hidden_BTH,
+        "representations_perturbed": reader(batch, changed_BTE).hidden_BTH,
+    }
+    mask_T = pfa.acts_on(batch)[row]
+    return {name: tensor[row, mask_T].float().cpu().numpy() for name, tensor in tensors.items()}

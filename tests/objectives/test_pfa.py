@@ -1,0 +1,574 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny import TinyReader, make_batch, on_ranks, seeded, share
+from torch import nn
+
+from raydist.errors import InputError
+from raydist.objectives.base import keyed_uniform
+from raydist.objectives.pfa import (
+    ALIGNMENTS,
+    PENALTIES,
+    PERTURBERS,
+    Critic,
+    Pfa,
+    critic_scores,
+    keyed_draws,
+    sinkhorn_divergence,
+    slope_penalty,
+    token_distances,
+    trace_row,
+    with_critic_fixed,
+)
+from raydist.objectives.span import Span
+
+H = 6
+
+
+def make_pfa(**settings) -> Pfa:
+    return seeded(lambda: Pfa(H, **{"bottleneck": 4, "critic_size": 9, "sinkhorn_tokens": 15, **settings}))
+
+
+def loss_of(pfa, terms):
+    return sum(weight * terms[part].mean for part, weight in pfa.weights(0).items())
+
+
+def clouds(rows=7, seed=0):
+    torch.manual_seed(seed)
+    return torch.randn(2, rows, H, dtype=torch.float64)
+
+
+# --- PAPERS 4.11
+
+
+@pytest.mark.parametrize("align", ALIGNMENTS)
+def test_without_perturbation_nothing_is_to_align_and_both_span_losses_are_one(align):
+    batch, reader, pfa = make_batch(), seeded(TinyReader), make_pfa(perturber="identity", align=align).eval()
+    output = reader(batch)
+    terms = pfa(batch, output, reader)
+    assert terms["alignment"].mean.item() == pytest.approx(0, abs=1e-12)
+    torch.testing.assert_close(terms["perturbed_span"], Span()(batch, output)["loss"])
+
+
+def test_a_linear_critic_reaches_a_quarter_of_the_squared_shift():
+    clean_NH, perturbed_NH = clouds()
+    u_H = torch.zeros(H, dtype=torch.float64, requires_grad=True)
+
+    def linear(points_NH):
+        return points_NH @ u_H, u_H.expand_as(points_NH)
+
+    shift_H = clean_NH.mean(0) - perturbed_NH.mean(0)
+    gamma, optimizer = 0.7, torch.optim.SGD([u_H], lr=0.2)
+    for _ in range(200):
+        distance, *slopes = critic_scores(linear, clean_NH, perturbed_NH)
+        penalty = sum(0.5 * slope_penalty(slope_NH, "squared").mean() for slope_NH in slopes)
+        torch.testing.assert_close(distance / 7, u_H @ shift_H)
+        torch.testing.assert_close(penalty, u_H @ u_H)
+        optimizer.zero_grad()
+        (gamma * penalty - distance / 7).backward()
+        optimizer.step()
+    # u.delta - gamma |u|^2 is greatest at u = delta / (2 gamma), where it is |delta|^2 / (4 gamma)
+    value = (distance / 7 - gamma * penalty).item()
+    assert value == pytest.approx((shift_H @ shift_H / (4 * gamma)).item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("penalty_at", ["representation", "embedding"])
+def test_the_critic_alone_follows_its_own_loss_and_never_follows_the_alignment(penalty_at):
+    batch, reader, pfa = make_batch(), seeded(TinyReader), make_pfa(penalty_at=penalty_at)
+    parameters = {**dict(reader.named_parameters()), **dict(pfa.named_parameters())}
+    reached = {}
+    for part in ("perturbed_span", "alignment", "critic"):
+        terms = pfa(batch, reader(batch), reader)
+        grads = torch.autograd.grad(terms[part].total, list(parameters.values()), allow_unused=True)
+        reached[part] = {name for name, grad in zip(parameters, grads) if grad is not None and grad.abs().sum() > 0}
+    critic = {name for name in parameters if name.startswith("critic.")}
+    assert reached["critic"] == critic - {"critic.outer.bias"}  # D is the same whatever b is
+    assert not reached["alignment"] & critic
+    assert {"mlp.0.weight", "words.weight", "query.weight"} <= reached["alignment"]
+    assert {"mlp.2.bias", "head.weight"} <= reached["perturbed_span"]
+    assert not reached["perturbed_span"] & critic
+
+
+@pytest.mark.parametrize("perturber", [name for name in PERTURBERS if name != "identity"])
+@pytest.mark.parametrize("scope", ["passage", "all"])
+def test_only_the_tokens_in_scope_are_changed(perturber, scope):
+    batch, reader, pfa = make_batch(), seeded(TinyReader), make_pfa(perturber=perturber, scope=scope)
+    words_BTE = reader.embed(batch)
+    changed_BTE, _ = pfa.perturb(batch, words_BTE, reader(batch).hidden_BTH)
+    differs_BT = (changed_BTE != words_BTE).any(-1)
+    everything = scope == "all" or perturber == "gaussian"  # SWEP is defined on all tokens
+    assert torch.equal(differs_BT, batch.attention_BT if everything else batch.passage_BT)
+
+
+def test_roberta_reads_the_same_from_ids_and_from_embeddings_with_padding():
+    from transformers import RobertaConfig, RobertaForQuestionAnswering
+
+    from raydist.reader.model import SpanReader
+
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        vocab_size=40, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, type_vocab_size=1
+    )
+    reader = SpanReader(RobertaForQuestionAnswering(config)).eval()
+    batch = make_batch()
+    ids_BT = torch.where(batch.attention_BT, batch.input_ids_BT.clamp(min=2), config.pad_token_id)
+    batch = replace(batch, input_ids_BT=ids_BT)
+    from_ids, from_words = reader(batch), reader(batch, reader.embed(batch))
+    torch.testing.assert_close(from_words.hidden_BTH[batch.attention_BT], from_ids.hidden_BTH[batch.attention_BT])
+    plain = reader.question_answering(ids_BT, attention_mask=batch.attention_BT.long()).start_logits
+    torch.testing.assert_close(from_ids.start_BT[batch.attention_BT], plain[batch.attention_BT])
+
+
+def test_what_is_saved_is_a_plain_reader_and_reads_the_same(tmp_path):
+    from transformers import BertConfig, BertForQuestionAnswering
+
+    from raydist.reader.model import SpanReader
+
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    config._attn_implementation = "eager"  # penalty_at: embedding differentiates twice
+    reader, batch = SpanReader(BertForQuestionAnswering(config)), make_batch()
+    pfa = Pfa(8, bottleneck=4, critic_size=16, penalty_at="embedding")
+    optimizer = torch.optim.AdamW([{"params": [*reader.parameters(), *pfa.mlp.parameters()]}, *pfa.parameter_groups()], lr=1e-3)
+    for _ in range(3):
+        loss = loss_of(pfa, pfa(batch, reader(batch), reader))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    reader.question_answering.save_pretrained(tmp_path)
+    plain, report = BertForQuestionAnswering.from_pretrained(tmp_path, output_loading_info=True, attn_implementation="eager")
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    with torch.no_grad():
+        alone = plain.eval()(batch.input_ids_BT, attention_mask=batch.attention_BT.long()).start_logits
+        assert torch.equal(alone, reader.eval()(batch).start_BT)
+
+
+# --- slow twins, in float64
+
+
+def slow_distance(kind, c, p):
+    c, p = c.tolist(), p.tolist()
+    if kind == "cos":
+        return 1 - sum(a * b for a, b in zip(c, p)) / math.sqrt(sum(a * a for a in c) * sum(b * b for b in p))
+    if kind == "fro":
+        return sum((a - b) ** 2 for a, b in zip(c, p)) / len(c)
+    P, Q = ([math.exp(a) / sum(map(math.exp, side)) for a in side] for side in (c, p))
+    kl = lambda one, two: sum(a * math.log(a / b) for a, b in zip(one, two))  # noqa: E731
+    middle = [(a + b) / 2 for a, b in zip(P, Q)]
+    return kl(P, Q) if kind == "kl" else (kl(P, middle) + kl(Q, middle)) / 2
+
+
+def slow_critic(pfa, c):
+    """H(c) and its gradient, unit by unit."""
+    U, a = pfa.critic.inner.weight.tolist(), pfa.critic.inner.bias.tolist()
+    v, value, slope = pfa.critic.outer.weight[0].tolist(), pfa.critic.outer.bias.item(), [0.0] * len(c)
+    for k in range(len(v)):
+        z = sum(U[k][h] * c[h].item() for h in range(len(c))) + a[k]
+        leak = 1.0 if z > 0 else 0.01
+        value += v[k] * leak * z
+        slope = [s + v[k] * leak * U[k][h] for h, s in enumerate(slope)]
+    return value, slope
+
+
+@pytest.mark.parametrize("align", ["cos", "fro", "kl", "js", "w1"])
+@pytest.mark.parametrize("scope", ["passage", "all"])
+def test_equals_a_loop_over_tokens(align, scope):
+    batch, reader, pfa = make_batch(), seeded(TinyReader), make_pfa(align=align, scope=scope, alpha=0.3, gamma=0.8)
+    output = reader(batch)
+    terms = pfa(batch, output, reader)
+    words_BTE = reader.embed(batch)
+    W1, b1, W2, b2 = pfa.mlp.parameters()
+    changed_BTE, mask_BT = words_BTE.clone(), batch.passage_BT if scope == "passage" else batch.attention_BT
+    for b, t in mask_BT.nonzero().tolist():
+        z = W1 @ words_BTE[b, t] + b1
+        changed_BTE[b, t] = W2 @ torch.where(z > 0, z, 0.01 * z) + b2
+    changed = reader(batch, changed_BTE)
+    wanted = {"alignment": 0.0, "penalty": 0.0}
+    for b, t in mask_BT.nonzero().tolist():
+        c, p = output.hidden_BTH[b, t], changed.hidden_BTH[b, t]
+        if align == "w1":
+            (clean, clean_slope), (other, other_slope) = slow_critic(pfa, c), slow_critic(pfa, p)
+            wanted["alignment"] += clean - other
+            wanted["penalty"] += 0.7 * sum(s * s for s in clean_slope) + 0.3 * sum(s * s for s in other_slope)
+        else:
+            wanted["alignment"] += slow_distance(align, c, p)
+    assert terms["alignment"].total.item() == pytest.approx(wanted["alignment"], abs=1e-9)
+    assert terms["alignment"].count == int(mask_BT.sum())
+    if align == "w1":
+        assert terms["penalty"].total.item() == pytest.approx(wanted["penalty"], abs=1e-9)
+        assert terms["critic"].total.item() == pytest.approx(0.8 * wanted["penalty"] - wanted["alignment"], abs=1e-9)
+    torch.testing.assert_close(terms["perturbed_span"], Span()(batch, changed)["loss"])
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_the_closed_form_of_the_critic_is_what_double_backward_gives(penalty):
+    clean_NH, perturbed_NH = clouds()
+    critic = seeded(lambda: Critic(H, 9))
+    with torch.no_grad():
+        critic.outer.weight *= 6  # norms on both sides of 1
+    parameters = list(critic.parameters())
+
+    def plain(points_NH):
+        points_NH = points_NH.clone().requires_grad_()
+        value_N = critic.outer(nn.functional.leaky_relu(critic.inner(points_NH), 0.01)).squeeze(1)
+        (slope_NH,) = torch.autograd.grad(value_N.sum(), points_NH, create_graph=True)
+        return value_N, slope_NH
+
+    results = []
+    for form in (critic, plain):
+        distance, *slopes = critic_scores(form, clean_NH, perturbed_NH)
+        loss = sum(slope_penalty(slope_NH, penalty).sum() for slope_NH in slopes) - distance
+        results.append([loss, *torch.autograd.grad(loss, parameters, allow_unused=True)])
+    for fast, slow in zip(*results):
+        torch.testing.assert_close(fast, slow, atol=1e-12, rtol=1e-12)
+    norms = slopes[0].norm(dim=1)
+    by_hand = {"squared": norms**2, "one_sided": (norms - 1).clamp(min=0) ** 2, "two_sided": (norms - 1) ** 2}[penalty]
+    torch.testing.assert_close(slope_penalty(slopes[0], penalty), by_hand)
+    assert norms.min() < 1 < norms.max()
+
+
+def test_the_embedding_penalty_is_what_a_loop_of_double_backward_gives():
+    batch, reader, pfa = make_batch(2), seeded(TinyReader), make_pfa(penalty_at="embedding", alpha=0.3)
+    terms = pfa(batch, reader(batch), reader)
+    fast = torch.autograd.grad(terms["critic"].total, [pfa.critic.inner.weight, pfa.critic.outer.weight])
+    changed_BTE, _ = pfa.perturb(batch, reader.embed(batch), None)
+    wanted, distance = 0.0, 0.0
+    for share_of, sign, words_BTE in ((0.7, 1, reader.embed(batch)), (0.3, -1, changed_BTE)):
+        words_BTE = words_BTE.detach().requires_grad_()
+        hidden_BTH = reader(batch, words_BTE).hidden_BTH
+        values_BT = pfa.critic.outer(nn.functional.leaky_relu(pfa.critic.inner(hidden_BTH), 0.01)).squeeze(-1)
+        (slope_BTE,) = torch.autograd.grad(values_BT[batch.passage_BT].sum(), words_BTE, create_graph=True)
+        for b, t in batch.passage_BT.nonzero().tolist():
+            wanted = wanted + share_of * slope_BTE[b, t] @ slope_BTE[b, t]
+            distance = distance + sign * values_BT[b, t]
+    slow = torch.autograd.grad(wanted - distance, [pfa.critic.inner.weight, pfa.critic.outer.weight])
+    torch.testing.assert_close(terms["penalty"].total, wanted.detach())
+    # the distance in the twin reaches F too, but its gradient in H is the same
+    torch.testing.assert_close(fast, slow)
+
+
+def test_swep_by_a_loop_and_no_divergence_at_its_start():
+    batch, reader, pfa = make_batch(), seeded(TinyReader), make_pfa(perturber="gaussian", prior_dropout=0.2)
+    output = reader(batch)
+    terms = pfa(batch, output, reader)
+    eps_BTE, v0, kl = keyed_draws(batch, output.hidden_BTH, "pfa.gaussian", normal=True), math.sqrt(0.2 / 0.8), 0.0
+    words_BTE = reader.embed(batch)
+    changed_BTE = words_BTE.clone()
+    for b, t in batch.attention_BT.nonzero().tolist():
+        mean, log_variance = pfa.mlp(output.hidden_BTH[b, t]).chunk(2)
+        for e in range(H):
+            m, v = mean[e].item(), math.exp(log_variance[e].item())
+            kl += 0.5 * (math.log(v0 / v) + (v + (m - 1) ** 2) / v0 - 1)
+            changed_BTE[b, t, e] = words_BTE[b, t, e] * (m + math.sqrt(v) * eps_BTE[b, t, e])
+    assert terms["kl"].total.item() == pytest.approx(kl, abs=1e-9)
+    assert terms["kl"].count == int(batch.attention_BT.sum())
+    torch.testing.assert_close(terms["perturbed_span"], Span()(batch, reader(batch, changed_BTE))["loss"])
+    # 1/2 (L_S + L_pert) + KL, with the loop's total_scale on everything
+    assert pfa.total_scale == 0.5
+    assert pfa.weights(0) == {"perturbed_span": 1.0, "kl": 2.0}
+    nn.init.zeros_(pfa.mlp[2].weight)
+    with torch.no_grad():
+        pfa.mlp[2].bias.copy_(torch.tensor([1.0] * H + [math.log(v0)] * H))
+    assert pfa(batch, output, reader)["kl"].total.item() == pytest.approx(0, abs=1e-12)
+
+
+def slow_sinkhorn(x, y, w, epsilon, iterations):
+    def transport(a, b):
+        n = len(a)
+        cost = [[sum((p - q) ** 2 for p, q in zip(a[i], b[j])) / len(a[i]) for j in range(n)] for i in range(n)]
+        f, g = [0.0] * n, [0.0] * n
+        for _ in range(iterations):
+            f = [-epsilon * math.log(sum(w[j] * math.exp((g[j] - cost[i][j]) / epsilon) for j in range(n))) for i in range(n)]
+            g = [-epsilon * math.log(sum(w[i] * math.exp((f[i] - cost[i][j]) / epsilon) for i in range(n))) for j in range(n)]
+        return sum(w[i] * (f[i] + g[i]) for i in range(n))
+
+    return transport(x, y) - (transport(x, x) + transport(y, y)) / 2
+
+
+def test_sinkhorn_equals_a_loop_and_ignores_points_without_weight():
+    x_NH, y_NH = clouds(5)
+    weight_N = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0], dtype=torch.float64)
+    value = sinkhorn_divergence(x_NH, y_NH, weight_N, epsilon=0.3, iterations=6).item()
+    wanted = slow_sinkhorn(x_NH.tolist(), y_NH.tolist(), weight_N.tolist(), 0.3, 6)
+    assert value == pytest.approx(wanted, abs=1e-9)
+    x_NH[4] = 50.0
+    assert sinkhorn_divergence(x_NH, y_NH, weight_N, epsilon=0.3, iterations=6).item() == pytest.approx(wanted, abs=1e-9)
+
+
+def test_sinkhorn_nears_the_cheapest_assignment():
+    from scipy.optimize import linear_sum_assignment
+
+    x_NH, y_NH = clouds(8)
+    cost = (x_NH[:, None] - y_NH).square().mean(-1).numpy()
+    best = cost[linear_sum_assignment(cost)].mean()
+    uniform_N = torch.full((8,), 1 / 8, dtype=torch.float64)
+    assert sinkhorn_divergence(x_NH, y_NH, uniform_N, epsilon=0.01, iterations=500).item() == pytest.approx(best, rel=0.02)
+
+
+# --- gradients
+
+
+@pytest.mark.parametrize("align", [name for name in ALIGNMENTS if name != "w1"])
+def test_gradcheck_of_the_alignments(align):
+    clean_NH, perturbed_NH = clouds(5)
+    weight_N = torch.full((5,), 0.2, dtype=torch.float64)
+
+    def value(c, p):
+        if align == "sinkhorn":
+            return sinkhorn_divergence(c, p, weight_N, epsilon=0.3, iterations=5)
+        return token_distances(align, c, p)
+
+    assert torch.autograd.gradcheck(value, (clean_NH.requires_grad_(), perturbed_NH.requires_grad_()))
+
+
+def test_gradcheck_of_w1_on_both_sides():
+    clean_NH, perturbed_NH = clouds(4)
+    critic = seeded(lambda: Critic(H, 5))
+
+    def minimised(c, p):
+        distance, *slopes = critic_scores(critic, c, p)
+        return with_critic_fixed(distance, slopes, c, p)
+
+    assert torch.autograd.gradcheck(minimised, (clean_NH.clone().requires_grad_(), perturbed_NH.clone().requires_grad_()))
+
+    def maximised(*values):
+        names = [name for name, _ in critic.named_parameters()]
+        call = lambda points: torch.func.functional_call(critic, dict(zip(names, values)), (points,))  # noqa: E731
+        distance, *slopes = critic_scores(call, clean_NH, perturbed_NH)
+        return distance - sum(slope_penalty(slope_NH, "squared").sum() for slope_NH in slopes)
+
+    assert torch.autograd.gradcheck(maximised, tuple(critic.parameters()))
+
+
+@pytest.mark.parametrize("perturber", ["mlp", "noise", "dropout", "gaussian"])
+def test_gradcheck_of_the_whole_objective(perturber):
+    batch, reader, pfa = make_batch(2, padding=0), seeded(TinyReader), make_pfa(perturber=perturber, align="js", bottleneck=2)
+    task = nn.ModuleDict({"reader": reader, "pfa": pfa})
+    checked = {name: value for name, value in task.named_parameters() if "positions" not in name and "words" not in name}
+    with torch.no_grad():
+        hidden_BTH = reader(batch).hidden_BTH  # the gradient stops there in SWEP, which differences would not know
+
+    def total(*values):
+        for (name, _), value in zip(checked.items(), values):
+            owner, _, leaf = name.rpartition(".")
+            module = task.get_submodule(owner)
+            module._parameters.pop(leaf, None)
+            setattr(module, leaf, value)
+        output = reader(batch)
+        terms = pfa(batch, output._replace(hidden_BTH=hidden_BTH) if perturber == "gaussian" else output, reader)
+        return loss_of(pfa, terms)
+
+    inputs = tuple(value.detach().clone().requires_grad_() for value in checked.values())
+    assert torch.autograd.gradcheck(total, inputs, fast_mode=True)
+
+
+# --- behaviour
+
+
+def test_random_perturbers_do_not_depend_on_rank_or_padding():
+    batch, reader = make_batch(), seeded(TinyReader)
+    part = share(batch, [3, 1])
+    width = part.input_ids_BT.shape[1]
+    for perturber in ("noise", "dropout", "gaussian"):
+        pfa = make_pfa(perturber=perturber)
+        whole_BTE, _ = pfa.perturb(batch, reader.embed(batch), reader(batch).hidden_BTH)
+        part_BTE, _ = pfa.perturb(part, reader.embed(part), reader(part).hidden_BTH)
+        torch.testing.assert_close(part_BTE[part.attention_BT], whole_BTE[[3, 1], :width][part.attention_BT])
+        again_BTE, _ = pfa.perturb(replace(batch, step=4), reader.embed(batch), reader(batch).hidden_BTH)
+        assert not torch.equal(again_BTE, whole_BTE)
+
+
+def test_noise_and_dropout_have_the_size_that_delta_says():
+    batch, pfa = make_batch(40), make_pfa(perturber="noise", delta=0.3)
+    ones_BTE = torch.ones(*batch.input_ids_BT.shape, 16)
+    added = (pfa.perturb(batch, ones_BTE, ones_BTE)[0] - ones_BTE)[batch.passage_BT]
+    assert added.abs().max() <= 0.3
+    assert added.mean().abs() < 0.01
+    assert added.std().item() == pytest.approx(0.3 / math.sqrt(3), rel=0.05)
+    dropped = make_pfa(perturber="dropout", delta=0.3).perturb(batch, ones_BTE, ones_BTE)[0][batch.passage_BT]
+    assert (dropped == 0).float().mean().item() == pytest.approx(0.3, abs=0.03)
+    torch.testing.assert_close(dropped[dropped > 0], torch.full_like(dropped[dropped > 0], 1 / 0.7))
+
+
+def test_every_fourth_step_has_a_second_pass_and_the_others_a_zero_gradient():
+    reader, pfa, passes = seeded(TinyReader), make_pfa(every=4), []
+    reader.register_forward_hook(lambda *_: passes.append(1))
+    for step in range(8):
+        batch = replace(make_batch(), step=step)
+        output = reader(batch)
+        passes.clear()
+        pfa.zero_grad()
+        terms = pfa(batch, output, reader)
+        assert terms.keys() == pfa.weights(step).keys()
+        loss_of(pfa, terms).backward()
+        assert len(passes) == (1 if step % 4 == 0 else 0)
+        assert all(parameter.grad is not None for parameter in pfa.parameters())
+        if step % 4:
+            assert all(term.count == 0 for term in terms.values())
+            assert all((parameter.grad == 0).all() for parameter in pfa.parameters())
+
+
+def test_the_ablations_leave_out_what_they_say():
+    base_ep, base_sa, batch, reader = make_pfa(lambda2=0.0), make_pfa(lambda1=0.0), make_batch(), seeded(TinyReader)
+    assert base_ep.weights(0) == {"perturbed_span": 1.0}
+    assert base_ep.critic is None
+    assert base_ep.parameter_groups() == []
+    assert base_ep(batch, reader(batch), reader).keys() == {"perturbed_span"}
+    assert base_sa.weights(0) == {"perturbed_span": 0.0, "alignment": 1.0, "critic": 1.0, "penalty": 0.0}
+    (group,) = base_sa.parameter_groups()
+    assert (group["lr"], group["weight_decay"], len(group["params"])) == (1e-4, 0.0, 4)
+
+
+@pytest.mark.parametrize("perturber", ["mlp", "gaussian"])
+def test_under_the_sum_everything_but_the_critic_is_exactly_twice_the_mean(perturber):
+    batch, gradients = make_batch(), {}
+    for reduction in ("mean", "sum"):
+        reader = seeded(TinyReader)
+        pfa = make_pfa(span_reduction=reduction, perturber=perturber, lambda1=0.5, lambda2=3.0)
+        loss_of(pfa, pfa(batch, reader(batch), reader)).backward()
+        gradients[reduction] = [p.grad for p in [*reader.parameters(), *pfa.mlp.parameters()]]
+    for half, whole in zip(gradients["mean"], gradients["sum"]):
+        torch.testing.assert_close(whole, 2 * half, atol=0, rtol=1e-13)
+
+
+def test_critic_steps_move_the_critic_alone_and_uphill():
+    batch, reader, values = make_batch(), seeded(TinyReader), {}
+    for steps in (0, 30):
+        pfa = make_pfa(critic_steps=steps, critic_lr=5e-3)
+        before = {name: value.clone() for name, value in pfa.named_parameters()}
+        values[steps] = -pfa(batch, reader(batch), reader)["critic"].mean.item()
+        moved = {name for name, value in pfa.named_parameters() if not torch.equal(value, before[name])}
+        assert moved <= {name for name in before if name.startswith("critic.")}
+        assert bool(moved) == (steps > 0)
+    assert values[30] > values[0] + 0.01
+    still = make_pfa(critic_steps=30).eval()
+    kept = still.critic.inner.weight.clone()
+    still(batch, reader(batch), reader)
+    assert torch.equal(still.critic.inner.weight, kept)
+
+
+@pytest.mark.parametrize("align", ["cos", "w1", "sinkhorn"])
+def test_alignment_brings_the_two_readings_together(align):
+    batch, reader = make_batch(), seeded(TinyReader)
+    pfa = make_pfa(align=align, lambda1=0.0, critic_steps=5, critic_lr=5e-3, critic_size=32)
+    optimizer = torch.optim.Adam([{"params": pfa.mlp.parameters(), "lr": 1e-2}, *pfa.parameter_groups()])
+
+    def gap() -> float:
+        traces = [trace_row(pfa, batch, reader, row) for row in range(5)]
+        clean, perturbed = (np.concatenate([t[f"representations{side}"] for t in traces]) for side in ("", "_perturbed"))
+        return float(np.linalg.norm(clean.mean(0) - perturbed.mean(0)))
+
+    before = gap()
+    for _ in range(80):
+        optimizer.zero_grad()
+        loss_of(pfa, pfa(batch, reader(batch), reader)).backward()
+        optimizer.step()
+    assert gap() < 0.5 * before
+
+
+def test_a_traced_row_has_its_passage_before_and_after():
+    batch, reader, pfa = make_batch(), seeded(TinyReader), make_pfa()
+    trace = trace_row(pfa, batch, reader, 2)
+    length = int(batch.passage_BT[2].sum())
+    assert {name: array.shape for name, array in trace.items()} == dict.fromkeys(trace, (length, H))
+    np.testing.assert_allclose(trace["embeddings"], reader.embed(batch)[2, batch.passage_BT[2]].detach(), rtol=1e-6)
+    assert np.abs(trace["embeddings"] - trace["embeddings_perturbed"]).min(axis=1).max() > 0
+    assert trace.keys() == {"embeddings", "embeddings_perturbed", "representations", "representations_perturbed"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"perturber": "blur"}, "perturber is 'blur'"),
+        ({"align": "l2"}, "align is 'l2'"),
+        ({"penalty": "none"}, "penalty is 'none'"),
+        ({"penalty_at": "logits"}, "penalty_at is 'logits'"),
+        ({"scope": "question"}, "scope is 'question'"),
+        ({"bottleneck": 0}, "bottleneck is 0"),
+        ({"delta": 0.0}, "delta is 0"),
+        ({"perturber": "dropout", "delta": 1.0}, "below 1 for dropout"),
+        ({"lambda1": 0.0, "lambda2": 0.0}, "both 0"),
+        ({"lambda1": -1.0}, "lambda1 is -1"),
+        ({"gamma": 0.0}, "gamma is 0"),
+        ({"alpha": 1.5}, "alpha is 1.5"),
+        ({"every": 0}, "every is 0"),
+        ({"critic_steps": 1, "penalty_at": "embedding"}, "needs the encoder"),
+        ({"span_reduction": "total"}, "'total'"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        Pfa(H, **settings)
+
+
+# --- layout
+
+
+RANK_CASES = [
+    *({"align": align} for align in ALIGNMENTS),
+    *({"perturber": perturber, "align": "cos", "scope": "all"} for perturber in PERTURBERS),
+    {"critic_steps": 3, "critic_lr": 1e-2},
+    {"penalty_at": "embedding"},
+]
+RANK_ROWS = [[0, 2, 4], [1, 3]]
+
+
+def gradients_of(reader, pfa, batches) -> dict:
+    """Terms and gradients of the loss over the batches of one rank."""
+    sums: dict[str, torch.Tensor] = {}
+    for batch in batches:
+        terms = pfa(batch, reader(batch), reader)
+        loss_of(pfa, terms).backward()
+        for name, term in terms.items():
+            sums[name] = sums.get(name, 0) + term.mean.detach()
+    module = nn.ModuleDict({"reader": reader, "pfa": pfa})
+    gradients = {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
+    return {"terms": sums, "gradients": gradients}
+
+
+def one_rank(rank: int) -> dict:
+    part = share(make_batch(), RANK_ROWS[rank])
+    return {str(n): gradients_of(seeded(TinyReader), make_pfa(**case), [part]) for n, case in enumerate(RANK_CASES)}
+
+
+def assert_sums_to(parts: list[dict], whole: dict, case: dict) -> None:
+    for kind in ("terms", "gradients"):
+        for name, value in whole[kind].items():
+            together = sum(part[kind][name] for part in parts)
+            torch.testing.assert_close(together, value, atol=1e-9, rtol=1e-9, msg=lambda m, n=name: f"{case} {n}: {m}")
+
+
+def test_two_ranks_equal_one(tmp_path):
+    ranks = on_ranks(one_rank, tmp_path)
+    for number, case in enumerate(RANK_CASES):
+        whole = gradients_of(seeded(TinyReader), make_pfa(**case), [make_batch()])
+        assert_sums_to([rank[str(number)] for rank in ranks], whole, case)
+
+
+@pytest.mark.parametrize("align", ["cos", "w1"])
+def test_a_batch_in_two_groups_equals_one(align):
+    batch = make_batch()
+    cut = [np.array([0, 2, 4]), np.array([1, 3])]
+    groups = tuple(type(batch.world)(**{name: value[rows] for name, value in vars(batch.world).items()}) for rows in cut)
+    parts = [
+        replace(share(batch, rows.tolist()), groups=groups, group=number, mine=torch.arange(len(rows)))
+        for number, rows in enumerate(cut)
+    ]
+    whole = gradients_of(seeded(TinyReader), make_pfa(align=align), [batch])
+    assert_sums_to([gradients_of(seeded(TinyReader), make_pfa(align=align), parts)], whole, {"align": align})
+
+
+def test_a_row_is_sampled_without_repeats_and_stands_for_all_its_tokens():
+    batch, pfa = make_batch(), make_pfa(align="sinkhorn", sinkhorn_tokens=30)
+    position_BS, weight_BS = pfa._sample(batch)
+    assert position_BS.shape == (5, 6)
+    torch.testing.assert_close(weight_BS.sum(1).long(), batch.passage_BT.sum(1))
+    for b in range(5):
+        kept = position_BS[b, weight_BS[b] > 0].tolist()
+        assert len(kept) == len(set(kept)) == min(6, int(batch.passage_BT[b].sum()))
+        assert batch.passage_BT[b, kept].all()
+    assert (keyed_uniform(7, 3, "pfa.sinkhorn", np.arange(4)) != keyed_uniform(7, 4, "pfa.sinkhorn", np.arange(4))).all()
