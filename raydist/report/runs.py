@@ -1,0 +1,172 @@
+"""A run directory as it is on disk: any part may be missing, since a report may be asked for while a run is going."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from raydist.errors import InputError
+from raydist.records import EVALUATION_SCHEMA, REJECTED_SCHEMA
+
+NOT_SCORES = {"loss", "weighted", "rows"}  # first parts of step keys that speak of training
+
+
+@dataclass
+class Run:
+    """What a run left behind. Scores are from 0 to 100."""
+
+    path: Path
+    name: str
+    config: dict[str, Any] = field(default_factory=dict)
+    config_text: str = ""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    steps: list[dict[str, Any]] = field(default_factory=list)  # by step; of a step logged twice the later values
+    last_step_at: datetime | None = None
+    stages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rejected: pa.Table | None = None
+    evaluations: dict[str, pa.Table] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)  # not there yet
+    damaged: list[str] = field(default_factory=list)  # there, but not readable
+
+    @property
+    def num_steps(self) -> Any:
+        """Of the whole training, else so far."""
+        return self.metrics.get("train.steps", self.steps[-1]["step"] if self.steps else None)
+
+    def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
+        """The steps at which ``key`` was logged, and its values."""
+        points = [(row["step"], row[key]) for row in self.steps if isinstance(row.get(key), int | float)]
+        steps, values = zip(*points) if points else ((), ())
+        return np.array(steps, dtype=float), np.array(values, dtype=float)
+
+    def step_keys(self) -> list[str]:
+        """Every logged quantity, in the order of first appearance."""
+        return list(dict.fromkeys(key for row in self.steps for key, value in row.items() if isinstance(value, int | float)))
+
+    def score_keys(self) -> list[str]:
+        """The logged quantities that are scores: ``dev.f1``."""
+        ends = (".low", ".high", ".questions")
+        return [
+            key for key in self.step_keys() if "." in key and key.split(".")[0] not in NOT_SCORES and not key.endswith(ends)
+        ]
+
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """metrics.json by test set: ``{"dev": {"f1": 87.1, "f1.low": 84.9, ...}}``; numbers about training are not scores."""
+        by_set: dict[str, dict[str, Any]] = defaultdict(dict)
+        for key, value in self.metrics.items():
+            test_set, dot, measure = key.partition(".")
+            if dot and test_set != "train":
+                by_set[test_set][measure] = value
+        return dict(by_set)
+
+    def setting(self, *keys: str) -> Any:
+        """A value of the config, or None where a part of the way is missing."""
+        value: Any = self.config
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+
+def load_runs(paths: Sequence[Path]) -> list[Run]:
+    """All runs, each under a name of its own."""
+    if not paths:
+        raise InputError("no run was given; name at least one run directory, such as runs/quickstart")
+    runs = [load_run(path) for path in paths]
+    for place, run in enumerate(runs):
+        earlier = sum(other.path.resolve().name == run.name for other in runs[:place])
+        run.name += f" ({earlier + 1})" if earlier else ""
+    return runs
+
+
+def load_run(path: Path) -> Run:
+    """Read what is there; say what is missing and what could not be read."""
+    if not path.is_dir():
+        seen = "is a file" if path.exists() else "does not exist"
+        raise InputError(f"{path} {seen}; a report is made of a run directory, such as runs/quickstart")
+    run = Run(path, path.resolve().name)
+    reads = {
+        "config.yaml": (_read_config, "the settings"),
+        "metrics.jsonl": (_read_steps, "logged steps"),
+        "metrics.json": (_read_metrics, "final scores"),
+        "stages.json": (_read_stages, "stages used"),
+        "evaluation": (_read_evaluations, "predictions with their scores"),
+    }
+    for name, (read, what) in reads.items():
+        if not (path / name).exists():
+            run.missing.append(f"{name} ({what})")
+            continue
+        try:
+            read(run, path / name)
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            run.damaged.append(f"{name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+    order = ["dev", *run.scores()]
+    run.evaluations = dict(
+        sorted(run.evaluations.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
+    )
+    tables = [_read_table(run, file, REJECTED_SCHEMA) for file in sorted((path / "rejected").glob("*.parquet"))]
+    run.rejected = pa.concat_tables([table for table in tables if table is not None] or [REJECTED_SCHEMA.empty_table()])
+    return run
+
+
+def _read_config(run: Run, file: Path) -> None:
+    run.config_text = file.read_text(encoding="utf-8")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    run.config = _mapping(yaml.load(run.config_text, Loader=loader))
+
+
+def _read_metrics(run: Run, file: Path) -> None:
+    run.metrics = _mapping(json.loads(file.read_text(encoding="utf-8")))
+
+
+def _read_stages(run: Run, file: Path) -> None:
+    stages = _mapping(json.loads(file.read_text(encoding="utf-8")))
+    run.stages = {name: stage for name, stage in stages.items() if isinstance(stage, dict)}
+
+
+def _read_steps(run: Run, file: Path) -> None:
+    rows: dict[float, dict[str, Any]] = defaultdict(dict)
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    unreadable = 0
+    for place, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            rows[row["step"]].update(row)
+        except (ValueError, KeyError, TypeError):
+            unreadable += place < len(lines)  # the last line may still be on its way to the disk
+    if unreadable:
+        run.damaged.append(f"{file.name}: {unreadable} of {len(lines)} lines are not steps")
+    run.steps = [rows[step] for step in sorted(step for step in rows if isinstance(step, int | float))]
+    run.last_step_at = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+
+
+def _read_evaluations(run: Run, folder: Path) -> None:
+    for file in sorted(folder.glob("*.parquet")):
+        table = _read_table(run, file, EVALUATION_SCHEMA)
+        if table is not None:
+            run.evaluations[file.stem] = table
+    if not any(folder.iterdir()):
+        run.missing.append(f"{folder.name} (predictions with their scores)")
+
+
+def _read_table(run: Run, file: Path, schema: pa.Schema) -> pa.Table | None:
+    try:
+        return pq.ParquetFile(file).read().select(schema.names).cast(schema)
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        run.damaged.append(f"{file.parent.name}/{file.name}: {str(error).splitlines()[0]}")
+        return None
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"a mapping was wanted, got {type(value).__name__}")
+    return {str(key): item for key, item in value.items()}

@@ -1,0 +1,244 @@
+"""The sections of a report about one run. A section is a function from a run to its HTML, or to None where it has nothing
+to show; a new one is a function and its line in ``SECTIONS``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raydist.report.markup import Html, el, is_number, join, mark_passage, number, table, took
+from raydist.report.parts import (
+    figures,
+    language_bars,
+    length_bars,
+    loss_plots,
+    main_measures,
+    measure_name,
+    model_name,
+    other_plots,
+    score_plots,
+    with_interval,
+)
+from raydist.report.plots import line_plot
+from raydist.report.runs import Run
+
+TILES = ("addsent_f1", "f1", "em")  # the first of them is the large one
+EXAMPLES = 20  # right ones, and as many wrong ones, of each test set
+FIRST_REJECTED = 10
+
+
+def overview(run: Run) -> Html:
+    """What was run, how it went, and what is not there yet."""
+    tiles = []
+    for test_set, found in run.scores().items():
+        told = [f"{found[measure]:.1f} {measure_name(measure)}" for measure in TILES if is_number(found.get(measure))]
+        if told:
+            value, _, name = told[0].partition(" ")
+            below = el("span", " · ".join([test_set, *told[1:]]))
+            tiles.append(el("div", el("b", value, el("small", " ", name)), below))
+    objectives = run.setting("objectives")
+    on = [name for name, section in objectives.items() if section is not None] if isinstance(objectives, dict) else []
+    facts: dict[str, object] = {
+        "Task": run.setting("task"),
+        "Model": model_name(run),
+        "Objectives": ", ".join(on) or None,
+        "Seed": run.setting("seed"),
+        "Steps": number(run.num_steps) if run.num_steps is not None else None,
+        "Last step": f"{run.last_step_at:%Y-%m-%d %H:%M} UTC" if run.last_step_at and run.steps else None,
+        "Training took": took(run.metrics["train.seconds"]) if "train.seconds" in run.metrics else None,
+        "Rejected rows": number(run.rejected.num_rows) if run.rejected is not None and run.rejected.num_rows else None,
+    }
+    listed = join(el("div", el("dt", name), el("dd", value, dir="auto")) for name, value in facts.items() if value is not None)
+    return join([el("div", *tiles, class_="tiles") if tiles else None, el("dl", listed) if listed else None, notices(run)])
+
+
+def notices(run: Run) -> Html | None:
+    """What the report could not show."""
+    if not run.missing and not run.damaged:
+        return None
+    missing = el("p", el("b", "Not there yet: "), ", ".join(run.missing), ".") if run.missing else None
+    damaged = [el("p", el("b", "Not readable: "), problem) for problem in run.damaged]
+    return el("div", missing, *damaged, class_="notice")
+
+
+def scores(run: Run) -> Html | None:
+    """Every number of metrics.json that is about a test set."""
+    by_set = run.scores()
+    if not by_set:
+        return None
+    main = main_measures(by_set.values())
+    head = ["Test set", "Questions", *map(measure_name, main), "Rule"]
+    rows, nbest, further = [], [], []
+    ranks = sorted({int(m.split("@")[1]) for found in by_set.values() for m in found if re.fullmatch(r"em@\d+", m)})
+    for test_set, found in by_set.items():
+        cells = [with_interval(found, measure) for measure in main]
+        rows.append([test_set, found.get("questions"), *cells, found.get("rule")])
+        for measure in ("em", "f1"):
+            if any(f"{measure}@{k}" in found for k in ranks):
+                nbest.append([f"{test_set} {measure_name(measure)}", *(found.get(f"{measure}@{k}") for k in ranks)])
+        shown = {"questions", "rule", *main, *(f"{m}@{k}" for k in ranks for m in ("em", "f1"))}
+        for measure in found:
+            part_of = measure.split(".")[0]  # f1.low is part of f1; so is f1.ar, which has a section of its own
+            if measure not in shown and (part_of == measure or part_of not in found):
+                further.append([test_set, measure_name(measure), with_interval(found, measure)])
+    note = "Small figures: 95 % bootstrap interval over questions. The rule says how answers are normalised."
+    parts = [table(head, rows), el("p", note, class_="note")]
+    if nbest:
+        parts.append(el("h3", "Among the k best spans"))
+        parts.append(el("p", "Exact match of any of the k best spans, and F1 of the best of them.", class_="note"))
+        parts.append(table(["", *(f"k = {k}" for k in ranks)], nbest))
+    if further:
+        parts += [el("h3", "Further measures"), table(["Test set", "Measure", "Value"], further)]
+    return join(parts)
+
+
+def curves(run: Run) -> Html | None:
+    """Losses, scores, learning rate and gradient norm over steps."""
+    return figures([*loss_plots([run]), *score_plots([run]), *other_plots([run])])
+
+
+def throughput(run: Run) -> Html | None:
+    """How fast training went."""
+    steps, rates = run.series("examples_per_s")
+    if not np.isfinite(rates).any():
+        return None
+    low, middle, high = np.percentile(rates[np.isfinite(rates)], [10, 50, 90])
+    mean = run.metrics.get("train.examples_per_s")
+    note = f"Median {middle:,.1f} examples/s; one logged step in ten is below {low:,.1f}, one in ten above {high:,.1f}."
+    whole = f" Whole training: {mean:,.1f} examples/s." if is_number(mean) else ""
+    plot = line_plot("Examples per second", [("examples/s", steps, rates)], smooth=True)
+    return join([el("p", note + whole), figures([plot])])
+
+
+def languages(run: Run) -> Html | None:
+    """F1 by language."""
+    return language_bars([run])
+
+
+def answer_lengths(run: Run) -> Html | None:
+    """F1 by the length of the shortest right answer."""
+    return length_bars([run])
+
+
+def predictions(run: Run) -> Html | None:
+    """Right and wrong predictions of each test set, with the passage marked up."""
+    if not run.evaluations:
+        return None
+    key = el(
+        "p",
+        el("mark", "right answer", class_="gold"),
+        " every place where it occurs · ",
+        el("mark", "prediction", class_="predicted"),
+        " · ",
+        el("mark", "both", class_="both"),
+        class_="legend",
+    )
+    how = (
+        f"Up to {EXAMPLES} right (exact match) and {EXAMPLES} wrong ones of each test set. Right ones are drawn by a hash of "
+        f"their id, so the same ones come back; of the wrong ones the first {EXAMPLES // 2} are those the model was surest of, "
+        "the others are drawn the same way."
+    )
+    sets = []
+    for place, (test_set, rows) in enumerate(run.evaluations.items()):
+        right, sure, drawn = choose_examples(rows)
+        num_right = int((rows["em"].to_numpy() >= 100).sum())
+        total = el("small", f"{num_right:,} right, {rows.num_rows - num_right:,} wrong")
+        groups = (("Right", right), ("Wrong, and sure of it", sure), ("Wrong, drawn at random", drawn))
+        cards = join(join([el("h4", f"{title} ({len(chosen)})"), *map(card, chosen)]) for title, chosen in groups if chosen)
+        sets.append(el("details", el("summary", test_set, " ", total), cards, open=None if place else ""))
+    return join([el("p", how, class_="note"), key, *sets])
+
+
+def choose_examples(rows: pa.Table, count: int = EXAMPLES) -> list[list[dict]]:
+    """Right ones by hash of their id; wrong ones: the half the model was surest of, and a half by hash."""
+    names = zip(rows["id"].to_pylist(), rows["language"].to_pylist())
+    keys = [blake2b(f"{id}\0{language}".encode()).digest() for id, language in names]
+    by_hash = sorted(range(len(keys)), key=keys.__getitem__)
+    em = rows["em"].to_numpy()
+    probability = np.nan_to_num(rows["probability"].to_numpy(), nan=-1.0)
+    right = [i for i in by_hash if em[i] >= 100]
+    wrong = [i for i in by_hash if not em[i] >= 100]
+    sure = sorted(wrong, key=lambda i: -probability[i])[: count // 2]  # stable: ties stay in hash order
+    drawn = [i for i in wrong if i not in sure]
+    chosen = [right[:count], sure, drawn[: count - len(sure)]]
+    return [rows.take(pa.array(places, pa.int64())).to_pylist() for places in chosen]
+
+
+def card(row: dict[str, Any]) -> Html:
+    """One prediction: question, answers, passage."""
+    answers = [text for text in dict.fromkeys(row["answers"] or []) if text]
+    gold = join(join([" · " if place else None, el("bdi", text)]) for place, text in enumerate(answers)) or "no answer"
+    is_right, language = row["em"] >= 100, row["language"] or None
+    facts = [f"F1 {row['f1']:.0f}", f"probability {row['probability']:.2f}" if row["probability"] is not None else None]
+    right = el("p", el("span", "right ", class_="what"), el("span", gold, dir="auto"))
+    foot = " · ".join(str(fact) for fact in [*facts, row["language"], row["id"]] if fact)
+    return el(
+        "article",
+        el("h5", row["question"], dir="auto", lang=language),
+        el("p", el("span", "predicted ", class_="what"), el("b", row["prediction"] or "no answer", dir="auto")),
+        None if answers == [row["prediction"]] else right,
+        el("div", mark_passage(row["context"], answers, row["prediction"] or "", row["start"]), lang=language),
+        el("footer", foot),
+        class_="right" if is_right else "wrong",
+    )
+
+
+def rejected(run: Run) -> Html | None:
+    """Input that was left out, by reason, and the first few rows of it."""
+    if run.rejected is None or not run.rejected.num_rows:
+        return None
+    counts = run.rejected.group_by(["reason", "what"]).aggregate([([], "count_all")]).to_pylist()
+    counts.sort(key=lambda row: (-row["count_all"], row["reason"] or "", row["what"] or ""))
+    first = run.rejected.slice(0, FIRST_REJECTED).to_pylist()
+    rows = [[f"{row['file']}:{row['line']}", row["id"], row["what"], row["reason"], shorten(row["detail"])] for row in first]
+    return join(
+        [
+            table(["Reason", "Of", "Rows"], [[row["reason"], row["what"], row["count_all"]] for row in counts]),
+            el("h3", f"The first {len(first)}" if run.rejected.num_rows > len(first) else "All of them"),
+            table(["Where", "Id", "What", "Reason", "Seen"], rows, class_="text"),
+        ]
+    )
+
+
+def stages(run: Run) -> Html | None:
+    """What each stage made, in how long, and which were ready from before."""
+    if not run.stages:
+        return None
+    rows = []
+    for name, stage in run.stages.items():
+        how = "ready from before" if stage.get("reused") else "made in this run"
+        time = el("span", took(stage.get("seconds")), class_="n")
+        rows.append([name, stage.get("rows"), time, how, el("code", stage.get("folder"))])
+    return table(["Stage", "Rows", "Time", "", "Folder"], rows)
+
+
+def files(run: Run) -> Html | None:
+    """The settings, complete, and every final number."""
+    texts = {"config.yaml": run.config_text.rstrip(), "metrics.json": json.dumps(run.metrics, indent=1) if run.metrics else ""}
+    return join(el("details", el("summary", name), el("pre", text)) for name, text in texts.items() if text) or None
+
+
+SECTIONS: list[tuple[str, Callable[[Run], Html | None]]] = [
+    ("Overview", overview),
+    ("Scores", scores),
+    ("Curves", curves),
+    ("By language", languages),
+    ("By answer length", answer_lengths),
+    ("Predictions", predictions),
+    ("Throughput", throughput),
+    ("Rejected rows", rejected),
+    ("Stages", stages),
+    ("Settings and numbers", files),
+]
+
+
+def shorten(text: str | None, most: int = 200) -> str:
+    """The beginning of a long text."""
+    text = text or ""
+    return text if len(text) <= most else text[:most] + " …"
