@@ -176,10 +176,9 @@ def _cut_lines(path: str, max_bytes: int) -> list[tuple[int, int, int]]:
     pieces, start, line = [], 0, 1
     with open(path, "rb") as stream:
         while block := stream.read(max_bytes):
-            rest = b"" if block.endswith(b"\n") else stream.readline()
-            end = start + len(block) + len(rest)
-            pieces.append((start, end, line))
-            start, line = end, line + block.count(b"\n") + rest.count(b"\n")
+            block += stream.readline()
+            pieces.append((start, start + len(block), line))
+            start, line = start + len(block), line + block.count(b"\n")
     return pieces
 
 

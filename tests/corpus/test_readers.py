@@ -55,8 +55,7 @@ def reasons(path, **options):
 
 def fault(path, **options) -> str:
     with pytest.raises(InputError) as raised:
-        for split in plan_splits([str(path)], **options):
-            read_split(split)
+        [read_split(split) for split in plan_splits([str(path)], **options)]
     assert str(path) in str(raised.value)
     return str(raised.value)
 
@@ -201,7 +200,7 @@ def test_a_truncated_or_damaged_gzip_is_named(tmp_path):
 def test_another_format_than_asked_for_is_refused(tmp_path):
     path = write(tmp_path / "x", [QA])
     assert "looks like qa, the format asked for is mrqa" in fault(path, format="mrqa")
-    with pytest.raises(InputError, match="unknown format 'squad2'.*did you mean squad"):
+    with pytest.raises(InputError, match=r"unknown format 'squad2'.*did you mean squad"):
         plan_splits([path], format="squad2")
 
 
