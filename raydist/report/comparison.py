@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from raydist.reader.significance import paired_bootstrap
 from raydist.report.markup import Html, el, is_number, join, swatch, table, took
 from raydist.report.parts import (
     figures,
@@ -23,6 +24,7 @@ from raydist.report.parts import (
 from raydist.report.runs import Run
 from raydist.report.sections import notices
 
+SAMPLES = 2000  # of the paired bootstrap
 DISAGREEMENTS = 10  # of each kind and test set
 WHO_IS_RIGHT = ((True, True), (True, False), (False, True), (False, False))  # first run, other run
 
@@ -51,18 +53,26 @@ def scores(runs: Sequence[Run]) -> Html | None:
     if not rows:
         return None
     note = (
-        "Small figures: 95 % bootstrap interval over questions. Below: difference from the first run; p is from a paired "
-        "bootstrap over the questions both runs answered, where both have their predictions."
+        "Small figures: 95 % bootstrap interval over questions. Below: the difference from the first run; its interval and p "
+        "are from a paired bootstrap over the questions both runs answered, where both have their predictions."
     )
     return join([table(["Score", *(named(place, run) for place, run in enumerate(runs))], rows), el("p", note, class_="note")])
 
 
 def difference(runs: Sequence[Run], found: Sequence[dict[str, Any]], test_set: str, measure: str, place: int) -> Html | None:
-    """How far run ``place`` is from the first one."""
+    """How far run ``place`` is from the first one; where both have their predictions, whether that could be chance."""
     first, other = found[0].get(measure), found[place].get(measure)
     if not is_number(first) or not is_number(other):
         return None
-    return el("div", el("b", f"{other - first:+.2f}"), class_="difference n")
+    chance = None
+    if measure in ("f1", "em") and all(test_set in run.evaluations for run in (runs[0], runs[place])):
+        pairs = paired_rows(runs[0], runs[place], test_set)
+        values = [{f"{pair[i]['id']}\0{pair[i]['language']}": pair[i][measure] for pair in pairs} for i in (0, 1)]
+        if pairs:
+            test = paired_bootstrap(*values, samples=SAMPLES)
+            p_value = f"p = {test.p_value:.3f}" if test.p_value >= 0.001 else "p < 0.001"
+            chance = el("small", f" {test.low:+.2f} – {test.high:+.2f}, {p_value}")
+    return el("div", el("b", f"{other - first:+.2f}"), chance, class_="difference n")
 
 
 def curves(runs: Sequence[Run]) -> Html | None:
@@ -74,31 +84,23 @@ def disagreements(runs: Sequence[Run]) -> Html | None:
     """Questions that the first run answers and another does not, and the other way round."""
     counts, examples = [], []
     for place, run in enumerate(runs[1:], 1):
-        for test_set in runs[0].evaluations.keys() & run.evaluations.keys():
+        for test_set in (name for name in runs[0].evaluations if name in run.evaluations):
             pairs = paired_rows(runs[0], run, test_set)
             kinds = [(first["em"] >= 100, other["em"] >= 100) for first, other in pairs]
-            counts.append((place, test_set, [kinds.count(kind) for kind in WHO_IS_RIGHT]))
+            counts.append([test_set, named(place, run), *(kinds.count(kind) for kind in WHO_IS_RIGHT)])
             for kind, who in (((True, False), runs[0].name), ((False, True), run.name)):
-                chosen = [pair for pair, found in zip(pairs, kinds) if found == kind]
-                chosen.sort(key=lambda pair: blake2b(pair[0]["id"].encode()).digest())
-                if chosen:
-                    title = f"{test_set}: only {who} is right ({min(len(chosen), DISAGREEMENTS)} of {len(chosen):,})"
-                    examples.append((place, test_set, title, chosen[:DISAGREEMENTS]))
+                found = [pair for pair, this in zip(pairs, kinds) if this == kind]
+                found.sort(key=lambda pair: blake2b(f"{pair[0]['id']}\0{pair[0]['language']}".encode()).digest())
+                shown = found[:DISAGREEMENTS]
+                if shown:
+                    title = f"{test_set}: only {who} is right ({len(shown)} of {len(found):,})"
+                    told = table(["Question", "Right", runs[0].name, run.name], map(in_a_row, shown), class_="text")
+                    examples.append(el("details", el("summary", title), told))
     if not counts:
         return None
     head = ["Test set", "Against the first", "Both right", "Only the first", "Only this one", "Neither"]
-    rows = [[test_set, named(place, runs[place]), *numbers] for place, test_set, numbers in sorted(counts)]
-    shown = [
-        el(
-            "details",
-            el("summary", title),
-            table(["Question", "Right", runs[0].name, runs[place].name], map(told, pairs), class_="text"),
-        )
-        for place, _, title, pairs in sorted(examples, key=lambda example: example[:2])
-    ]
-    return join(
-        [table(head, rows), el("p", "Right: exact match. Examples are drawn by a hash of their id.", class_="note"), *shown]
-    )
+    note = el("p", "Right: exact match. Examples are drawn by a hash of their id.", class_="note")
+    return join([table(head, counts), note, *examples])
 
 
 def paired_rows(first: Run, other: Run, test_set: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -109,7 +111,7 @@ def paired_rows(first: Run, other: Run, test_set: str) -> list[tuple[dict[str, A
     return [(row, others[row["id"], row["language"]]) for row in rows if (row["id"], row["language"]) in others]
 
 
-def told(pair: tuple[dict[str, Any], dict[str, Any]]) -> list[Html]:
+def in_a_row(pair: tuple[dict[str, Any], dict[str, Any]]) -> list[Html]:
     """A row of a table about one question."""
     first, other = pair
     gold = next(iter(first["answers"] or []), "")

@@ -87,7 +87,8 @@ mark { color: inherit; border-radius: 2px; padding: 0 .1em; -webkit-box-decorati
 pre { background: var(--wash); border-radius: .3rem; padding: .8rem; overflow-x: auto; font-size: .82rem;
   overflow-wrap: normal; }
 code { font-size: .88em; }
-@media print { body { max-width: none; font-size: 10pt; padding: 0; } nav { display: none; } h2 { break-after: avoid; }
+@media print { body { max-width: none; font-size: 9pt; padding: 0; } nav { display: none; }
+  h2 { margin-top: 1.4rem; break-after: avoid; }
   .swatch, .fill, .track, mark, article, .range, .range *, .tiles div {
     print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   details::details-content { content-visibility: visible; block-size: auto; } pre { white-space: pre-wrap; } }

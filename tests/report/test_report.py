@@ -255,6 +255,19 @@ def test_several_runs_stand_side_by_side(run, tmp_path):
     assert "All settings are equal" in page.text
 
 
+def test_a_difference_comes_with_its_chance_over_the_questions_both_answered(tmp_path):
+    def rows(wrong, count=40):
+        return [example(f"q{i}", prediction="1931" if i in wrong else None) for i in range(count)]
+
+    plain = write_run(tmp_path / "plain", {"dev": rows(range(20)), "same": rows([3])})
+    better = write_run(tmp_path / "better", {"dev": rows([]), "same": rows([3], count=30)})
+    _, page = report_on(plain, better)
+    # dev: 50 against 100. 20 of 40 differences are 100, so resampled means are binomial around 50 with deviation 7.9: 0 is
+    # more than six deviations away
+    assert re.search(r"\+50\.00 \+[34]\d\.\d\d – \+6\d\.\d\d, p < 0\.001", page.text)
+    assert "+0.00 – +0.00, p = 1.000" in page.text  # same: over the 30 questions that both have, no difference
+
+
 def test_runs_of_different_test_sets_and_unequal_progress_can_be_compared(run, tmp_path):
     other = write_run(tmp_path / "other", {"squad": [example()]})
     fresh = tmp_path / "fresh"
