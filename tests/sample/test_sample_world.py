@@ -1,0 +1,398 @@
+"""The sample world: what every file promises, checked on a small world as written."""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from raydist.errors import InputError
+from raydist.sample import write
+from raydist.sample.languages.en import ENGLISH
+from raydist.sample.languages.workshop import WORKSHOP_ENGLISH
+from raydist.sample.reader_sets import write_distractor
+from raydist.sample.world import ENCYCLOPEDIA, NAMES_PER_PASSAGE, RANGES, WORKSHOP, World
+from raydist.sample.write import OTHER_LANGUAGES, write_sample
+
+LANGUAGES = ("en", "es", "de", "ar", "hi", "vi")
+ALL_LANGUAGES = (ENGLISH, *OTHER_LANGUAGES, WORKSHOP_ENGLISH)
+TEMPLATES = (*ENGLISH.statements.values(), *ENGLISH.distractors.values(), ENGLISH.notes, ENGLISH.months)
+ORDINARY = {word for group in TEMPLATES for template in group for word in re.findall(r"[A-Z][a-z]+", template)}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("worlds") / "small"
+    write_sample(out, "small", seed=0)
+    return out
+
+
+@pytest.fixture
+def few_passages(monkeypatch):
+    """Reader sets of a few passages, where only the behaviour around them is looked at."""
+    for name in ("TRAIN_PASSAGES", "DEV_PASSAGES", "SECOND_DOMAIN_TRAIN", "SECOND_DOMAIN_DEV"):
+        monkeypatch.setattr(write, name, 4)
+    for name in ("OTHER_TRAIN_PASSAGES", "OTHER_DEV_PASSAGES"):
+        monkeypatch.setattr(write, name, 2)
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def questions(path: Path) -> list[tuple[str, dict]]:
+    articles = json.loads(path.read_text(encoding="utf-8"))["data"]
+    return [
+        (paragraph["context"], row) for article in articles for paragraph in article["paragraphs"] for row in paragraph["qas"]
+    ]
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def qrels(path: Path) -> list[tuple[str, str, str]]:
+    header, *rows = [tuple(line.split("\t")) for line in path.read_text().splitlines()]
+    assert header == ("query-id", "corpus-id", "score")
+    return rows
+
+
+def sentences(world: Path) -> dict[str, str]:
+    return {
+        f"{document['_id']}#{n}": document["text"][start:end]
+        for document in lines(world / "corpus.jsonl")
+        for n, (start, end) in enumerate(document["sentences"])
+    }
+
+
+def names_in(text: str) -> set[str]:
+    """Invented names: capitalised words that no template has and that are no month."""
+    return set(re.findall(r"\b[A-Z][a-z]{4,}\b", text)) - ORDINARY
+
+
+def test_same_seed_same_bytes_in_another_process(small, tmp_path):
+    script = (
+        "import sys; from pathlib import Path; from raydist.sample.write import write_sample; write_sample(Path(sys.argv[1]))"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "again")], check=True, env={"PYTHONHASHSEED": "77"})
+    assert checksums(tmp_path / "again") == checksums(small)
+
+
+def test_another_seed_changes_every_file_of_data(small, tmp_path):
+    write_sample(tmp_path / "other", "small", seed=1)
+    other = checksums(tmp_path / "other")
+    assert [name for name, digest in checksums(small).items() if other[name] == digest] == ["README.md"]
+
+
+def test_a_small_world_has_the_promised_size(small):
+    counts = {str(path.relative_to(small)): len(questions(path)) for path in small.glob("*/*.json")}
+    assert counts == {
+        "en/train.json": 6000,
+        "en/dev.json": 600,
+        "en/dev_adversarial.json": 1200,
+        "other_domain/train.json": 600,
+        "other_domain/dev.json": 400,
+        **{f"{code}/train.json": 1500 for code in LANGUAGES[1:]},
+        **{f"{code}/dev.json": 300 for code in LANGUAGES[1:]},
+    }
+    about = json.loads((small / "world.json").read_text())
+    assert {f"{name}.json": count for name, count in about["counts"].items() if "/" in name} == counts
+    assert (about["size"], about["seed"]) == ("small", 0)
+
+
+def test_every_answer_is_at_its_offset_and_mostly_nowhere_else(small):
+    for path in small.glob("*/*.json"):
+        once = 0
+        rows = questions(path)
+        for context, row in rows:
+            (answer,) = row["answers"]
+            start = answer["answer_start"]
+            assert context[start : start + len(answer["text"])] == answer["text"] != "", (path, row["id"])
+            assert not re.search(r"[{}]", context + row["question"])
+            once += context.count(answer["text"]) == 1
+        assert once > 0.75 * len(rows), path
+
+
+def test_ids_are_unique_over_all_training_and_dev_files(small):
+    ids = [
+        row["id"]
+        for path in small.glob("*/*.json")
+        if path.parent.name != "other_domain" and "adversarial" not in path.name
+        for _, row in questions(path)
+    ]
+    assert len(ids) == len(set(ids))
+    for path in small.glob("*/*.json"):
+        rows = questions(path)
+        assert len({row["id"] for _, row in rows}) == len(rows)
+    assert not any("-" in number for number in ids)  # AddSent scoring cuts ids at the first hyphen
+
+
+def test_all_languages_tell_the_same_facts(small):
+    english = {row["id"]: row["answers"][0]["text"] for _, row in questions(small / "en/dev.json")}
+    for code in LANGUAGES[1:]:
+        shared = 0
+        for _, row in questions(small / f"{code}/dev.json"):
+            number, _, suffix = row["id"].rpartition("_")
+            assert suffix == code
+            year = english[number]
+            if re.fullmatch(r"1\d{3}", year):
+                assert row["answers"][0]["text"] == year
+                shared += 1
+        assert shared > 40
+
+
+def test_scripts_are_those_of_the_language(small):
+    for code, letters in {"ar": r"[\u0600-\u06ff]", "hi": r"[\u0900-\u097f]"}.items():
+        for context, row in questions(small / f"{code}/dev.json"):
+            assert not re.search("[A-Za-z]", context + row["question"])
+            assert len(re.findall(letters, context)) > 0.6 * len(context.replace(" ", ""))
+
+
+def test_train_and_dev_share_no_entity(small):
+    train = {name for context, _ in questions(small / "en/train.json") for name in names_in(context)}
+    dev = {name for context, _ in questions(small / "en/dev.json") for name in names_in(context)}
+    given = {name.title() for name in World(ENCYCLOPEDIA, 0).given_names}  # people share given names, never full ones
+    assert len(train) > 3000
+    assert len(dev) > 300
+    # Surnames of two people may agree (705,600 of them): 3,000 x 300 / 705,600 is about 1 pair by chance.
+    assert len((train & dev) - given) <= 5
+    titles = [
+        {article["title"] for article in json.loads((small / name).read_text(encoding="utf-8"))["data"]}
+        for name in ("en/train.json", "en/dev.json")
+    ]
+    assert not titles[0] & titles[1]
+
+
+def test_some_dev_questions_are_asked_in_ways_never_trained_on(small):
+    def shapes(name):
+        return Counter(re.sub(r"[A-Z][a-z]{4,}( [A-Z][a-z]{4,})?", "*", row["question"]) for _, row in questions(small / name))
+
+    train, dev = shapes("en/train.json"), shapes("en/dev.json")
+    unseen = sum(count for shape, count in dev.items() if shape not in train)
+    assert 0.15 < unseen / sum(dev.values()) < 0.45
+
+
+def test_passages_are_short_and_full_of_look_alikes(small):
+    contexts = {context for context, _ in questions(small / "en/train.json")}
+    words = [len(context.split()) for context in contexts]
+    assert 70 <= sum(words) / len(words) <= 110
+    assert max(words) < 125
+    numbers = [len(set(re.findall(r"\d[\d,]*", context))) for context in contexts]
+    assert sum(count >= 2 for count in numbers) > 0.75 * len(numbers)
+
+
+def test_adversarial_copies_only_add_a_sentence_without_the_answer(small):
+    originals = {row["id"]: (context, row) for context, row in questions(small / "en/dev.json")}
+    rows = questions(small / "en/dev_adversarial.json")
+    copies = {row["id"]: (context, row) for context, row in rows if row["id"].endswith("-adv")}
+    assert {row["id"]: (context, row) for context, row in rows if not row["id"].endswith("-adv")} == originals
+    assert set(copies) == {f"{number}-adv" for number in originals}
+    at_start = 0
+    for number, (context, row) in originals.items():
+        longer, copy = copies[f"{number}-adv"]
+        assert copy["question"] == row["question"]
+        assert longer.count(context) == 1
+        distractor = longer.replace(context, "").strip()
+        assert distractor.endswith(".")
+        assert row["answers"][0]["text"].lower() not in distractor.lower()
+        assert not names_in(distractor) & names_in(row["question"])
+        at_start += longer.startswith(distractor)
+    assert 0.15 < at_start / len(originals) < 0.35
+
+
+def test_a_distractor_never_holds_the_answer_even_where_values_are_few():
+    world = World(ENCYCLOPEDIA, 3)
+    for number in range(150):
+        passage, rng = world.passage(number), world.rng(number, "test")
+        for fact in passage.facts:
+            sentence = write_distractor(world, ENGLISH, fact, number, rng)
+            assert ENGLISH.answer(fact).lower() not in sentence.lower()
+            assert not names_in(sentence) & names_in(ENGLISH.name(fact.entity))
+
+
+def test_sentence_boundaries_cut_the_text_exactly(small):
+    for document in lines(small / "corpus.jsonl"):
+        cut = [document["text"][start:end] for start, end in document["sentences"]]
+        assert " ".join(cut) == document["text"]
+        assert all(sentence.endswith(".") and sentence[0].isupper() for sentence in cut)
+
+
+def test_sentences_are_hardly_ever_repeated(small):
+    texts = list(sentences(small).values())
+    assert len(set(texts)) > 0.995 * len(texts)
+
+
+def test_every_judged_id_exists_and_splits_agree(small):
+    known, queries = sentences(small), {row["_id"]: row for row in lines(small / "queries.jsonl")}
+    assert len(queries) == 1200
+    judged = Counter()
+    for split in ("train", "dev"):
+        for query, sentence, score in qrels(small / f"qrels/{split}.tsv"):
+            assert queries[query]["split"] == split
+            assert sentence in known
+            assert score == "1"
+            judged[query] += 1
+    assert set(judged) == set(queries)
+    assert all(judged[query] == 1 for query, row in queries.items() if row["split"] == "train")
+
+
+def test_restatements_answer_in_other_documents_and_in_other_words(small):
+    known, queries = sentences(small), {row["_id"]: row["text"] for row in lines(small / "queries.jsonl")}
+    gold = {query: sentence for query, sentence, _ in qrels(small / "qrels/train.tsv")}
+    dev = {(query, sentence) for query, sentence, _ in qrels(small / "qrels/dev.tsv")}
+    restated = lines(small / "restated.jsonl")
+    assert len(restated) > 600
+    common = re.findall(
+        r"\w+", "the of a in is was did does what which who when where by for to it on and with from that as how many at"
+    )
+
+    def words(text):
+        return set(re.findall(r"\w+", text.lower())) - set(common)
+
+    shared_gold, shared_restated, nameless = [], [], 0
+    for row in restated:
+        query, sentence = row["query-id"], row["corpus-id"]
+        assert sentence.split("#")[0] != query.split("q")[0]
+        if query in gold:
+            assert gold[query] != sentence
+            shared_gold.append(len(words(queries[query]) & words(known[gold[query]])))
+            shared_restated.append(len(words(queries[query]) & words(known[sentence])))
+            nameless += shared_restated[-1] == 0
+        else:
+            assert (query, sentence) in dev
+    assert sum(shared_restated) < 0.5 * sum(shared_gold)
+    assert nameless > 0.3 * len(shared_restated)
+
+
+def test_a_restatement_holds_the_answer(small):
+    known = sentences(small)
+    world = World(ENCYCLOPEDIA, 0)
+    for row in lines(small / "restated.jsonl"):
+        number, index = row["query-id"][1:].split("q")
+        fact = world.passage(1320 + int(number)).facts[int(index)]  # 1,200 train and 120 dev passages come first
+        assert ENGLISH.answer(fact) in known[row["corpus-id"]]
+        assert ENGLISH.name(fact.entity.split()[-1]) in known[row["corpus-id"]]
+
+
+@pytest.mark.parametrize("size", [100, 513, "1025", 5000])
+def test_a_number_is_the_number_of_sentences(few_passages, tmp_path, size):
+    counts = write_sample(tmp_path / "world", size)
+    known, queries = sentences(tmp_path / "world"), lines(tmp_path / "world/queries.jsonl")
+    assert len(known) == counts["corpus sentences"] == int(size)
+    assert abs(len(queries) - int(size) / 5) <= 2
+    assert {sentence for split in ("train", "dev") for _, sentence, _ in qrels(tmp_path / f"world/qrels/{split}.tsv")} <= set(
+        known
+    )
+    assert {row["corpus-id"] for row in lines(tmp_path / "world/restated.jsonl")} <= set(known)
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
+    script = """
+import resource, sys
+from pathlib import Path
+from raydist.sample.corpus import write_corpus
+from raydist.sample.world import ENCYCLOPEDIA, World
+for size in (1_000, 20_000, 60_000):
+    write_corpus(Path(sys.argv[1]) / str(size), World(ENCYCLOPEDIA, 0), 0, size, lambda written: None)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    peaks = [int(line) for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()]
+    corpus_kb = (tmp_path / "60000/corpus.jsonl").stat().st_size / 1024
+    assert peaks[2] - peaks[1] < 1024  # kilobytes, for a corpus that is larger by more than 4 megabytes
+    assert peaks[2] - peaks[0] < corpus_kb / 2
+
+
+@pytest.mark.parametrize("size", ["tiny", "", "-5", "0", "99", "1e6", 3.5, True, "²"])
+def test_a_bad_size_is_refused_before_anything_is_written(tmp_path, size):
+    with pytest.raises(InputError, match="small, medium, large or a number"):
+        write_sample(tmp_path / "world", size)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="no earlier sample"):
+        write_sample(tmp_path, 100)
+    (tmp_path / "world.json").write_text("[1, 2")
+    with pytest.raises(InputError, match="no earlier sample"):
+        write_sample(tmp_path, 100)
+    with pytest.raises(InputError, match="is a file"):
+        write_sample(tmp_path / "notes.txt", 100)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_an_earlier_sample_and_an_empty_folder_are_replaced(few_passages, tmp_path):
+    out = tmp_path / "world"
+    out.mkdir()
+    write_sample(out, 100, seed=0)
+    first = checksums(out)
+    (out / "left_over.txt").write_text("of an earlier version")
+    write_sample(out, 100, seed=1)
+    assert set(checksums(out)) == set(first)
+    assert checksums(out) != first
+    assert [path.name for path in tmp_path.iterdir()] == ["world"]
+
+
+def test_an_interrupted_run_leaves_nothing_that_looks_whole(few_passages, tmp_path):
+    def stop(done, total):
+        if done == total:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_sample(tmp_path / "world", 100, progress=stop)
+    assert not list(tmp_path.iterdir())
+
+
+def test_progress_only_grows_and_ends_at_the_total(few_passages, tmp_path):
+    seen = []
+    write_sample(tmp_path / "world", 2000, progress=lambda done, total: seen.append((done, total)))
+    done = [one for one, _ in seen]
+    assert done == sorted(set(done))
+    assert len({total for _, total in seen}) == 1
+    assert seen[-1][0] == seen[-1][1]
+
+
+def test_names_are_unique_within_their_space():
+    world = World(ENCYCLOPEDIA, 5)
+    for kind in world.scatter:
+        assert len({world.name(kind, number) for number in range(20_000)}) == 20_000
+
+
+def test_a_passage_uses_its_own_names_and_distinct_values():
+    for domain in (ENCYCLOPEDIA, WORKSHOP):
+        world = World(domain, 0)
+        for number in range(300):
+            passage = world.passage(number)
+            own = {world.name(kind, number * NAMES_PER_PASSAGE + n) for kind in world.scatter for n in range(NAMES_PER_PASSAGE)}
+            assert {fact.entity for fact in passage.facts} <= own
+            assert len({fact.relation for fact in passage.facts}) == len(passage.facts) == 6
+            values = [(domain.relations[fact.relation][1], fact.value) for fact in passage.facts]
+            assert len(set(values)) == len(values)
+            assert {value for _, value in values if isinstance(value, str)} <= own
+
+
+def test_every_language_has_words_for_every_relation_and_value():
+    for language in ALL_LANGUAGES:
+        relations = language.domain.relations
+        assert set(language.statements) == set(language.questions) == set(relations), language.code
+        for relation, (_, kind) in relations.items():
+            assert len(set(language.statements[relation])) >= (4 if language.code == "en" else 3)
+            assert len(set(language.questions[relation])) >= 4
+            for statement in language.statements[relation]:
+                assert statement.count("{V}") == 1 <= statement.count("{A}")
+            assert all("{A}" in question and "{V}" not in question for question in language.questions[relation])
+            if kind in RANGES:
+                first, end, step = RANGES[kind]
+                texts = [language.value(kind, value) for value in range(first, end, step)]
+                assert len(set(texts)) == len(texts)
+            if kind in language.phrases:
+                assert len(language.phrases[kind]) == RANGES[kind][1]
+    assert set(ENGLISH.restated) == set(ENGLISH.distractors) == set(ENCYCLOPEDIA.relations)
+    for templates in (ENGLISH.restated, ENGLISH.distractors):
+        assert all(one.count("{V}") == 1 == one.count("{A}") for group in templates.values() for one in group)
