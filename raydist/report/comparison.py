@@ -71,7 +71,7 @@ def difference(runs: Sequence[Run], found: Sequence[dict[str, Any]], test_set: s
         if pairs:
             test = paired_bootstrap(*values, samples=SAMPLES)
             p_value = f"p = {test.p_value:.3f}" if test.p_value >= 0.001 else "p < 0.001"
-            chance = el("small", f" {test.low:+.2f} – {test.high:+.2f}, {p_value}")
+            chance = el("small", f" {test.low:+.2f} to {test.high:+.2f}, {p_value}")
     return el("div", el("b", f"{other - first:+.2f}"), chance, class_="difference n")
 
 
