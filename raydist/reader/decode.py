@@ -1,4 +1,6 @@
-"""Logits -> n-best spans -> text (PAPERS 2.4). Shapes: B windows, T tokens, L longest answer, K spans kept, N candidates, W all windows.
+"""Logits -> n-best spans -> text (PAPERS 2.4).
+
+Shapes: B windows of a batch, W windows of all batches, T tokens, L longest answer, S starts kept, N candidates, K spans kept.
 
 The order of spans is fully determined: score from high to low, then start, then end from low to high. Quantised models do give
 equal scores, and ``torch.topk`` promises nothing about equals, so scores are compared together with their position.

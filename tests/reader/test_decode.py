@@ -264,8 +264,7 @@ def test_no_windows_give_empty_lists():
 
 
 def test_a_score_that_is_not_a_number_is_named():
-    spans = Spans(
-        torch.tensor([[1], [1]]), torch.tensor([[1], [1]]), torch.tensor([[math.nan], [1.0]]), torch.ones(2, 1).bool()
-    )
+    token = torch.tensor([[1], [1]])
+    spans = Spans(token, token, torch.tensor([[math.nan], [1.0]]), torch.ones(2, 1).bool())
     with pytest.raises(ValueError, match="question 'q': a span's score is not a number"):
         table(spans, [0, 0])

@@ -1,0 +1,321 @@
+"""Exact match and F1 of predicted answers (PAPERS 2.5, 3.7). All scores run from 0 to 100.
+
+``squad`` and ``mrqa`` normalise in the English way whatever the language; ``mlqa`` by the language of the passage.
+A set that holds unanswerable questions is scored as SQuAD v2 defines, any other as SQuAD v1.1; the two differ only where a gold
+answer is empty after normalisation. A question without a prediction scores 0 under both.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import string
+import unicodedata
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raydist.errors import InputError
+from raydist.records import Example
+
+RULES = ("squad", "mrqa", "mlqa")
+LENGTH_BUCKETS = ((1, 1), (2, 2), (3, 3), (4, 5), (6, 10), (11, None))  # words of the first gold answer
+
+# What MLQA's official rule blanks out, by language of the passage. The Arabic article goes wherever its two letters stand, also
+# inside a word: the official pattern does that, and scores are comparable only if it is kept. Hindi and Chinese have no list.
+_ARTICLES = {
+    "en": r"\b(a|an|the)\b",
+    "es": r"\b(un|una|unos|unas|el|la|los|las)\b",
+    "hi": None,
+    "vi": r"\b(của|là|cái|chiếc|những)\b",
+    "de": r"\b(ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b",
+    "ar": "ال",
+    "zh": None,
+}
+
+
+class _DropPunctuation(dict[int, int | None]):
+    """A table for ``str.translate``: every Unicode category P* and ASCII punctuation goes; filled as characters are met."""
+
+    def __missing__(self, code: int) -> int | None:
+        drop = unicodedata.category(chr(code)).startswith("P") or chr(code) in string.punctuation
+        self[code] = None if drop else code
+        return self[code]
+
+
+_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ANY_PUNCTUATION = _DropPunctuation()
+_CHINESE = re.compile(r"([\u4e00-\u9fa5])")
+
+
+@cache
+def normaliser(rule: str, language: str = "en") -> Callable[[str], str]:
+    """The function that makes answers comparable under a rule: words apart by one blank, the rest dropped."""
+    if rule not in RULES:
+        raise InputError(f"scoring rule {rule!r} is unknown; known are {', '.join(RULES)}")
+    if rule == "mlqa" and language not in _ARTICLES:
+        raise InputError(
+            f"the mlqa rule has no language {language!r}, only {', '.join(_ARTICLES)}; score such data with the squad rule"
+        )
+    articles = re.compile(_ARTICLES[language if rule == "mlqa" else "en"] or r"(?!)")
+    punctuation: Mapping[int, int | None] = _ANY_PUNCTUATION if rule == "mlqa" else _ASCII_PUNCTUATION
+
+    def words(text: str) -> str:
+        return " ".join(articles.sub(" ", text.lower().translate(punctuation)).split())
+
+    def characters(text: str) -> str:
+        return " ".join(_CHINESE.sub(r" \1 ", text.lower().translate(punctuation)).split())
+
+    return characters if rule == "mlqa" and language == "zh" else words
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How one question fared."""
+
+    id: str
+    language: str
+    prediction: str | None  # None: there was none
+    em: float  # 0 or 100
+    f1: float
+    has_answer: bool
+    answer_words: int  # of the first gold answer, normalised
+
+
+class _Gold:
+    """The gold answers of one question, normalised once."""
+
+    def __init__(self, example: Example, rule: str, v2: bool) -> None:
+        self.normalise = normaliser(rule, example.language)
+        texts = [self.normalise(answer.text) for answer in example.answers] if not example.is_impossible else []
+        self.answer_words = len(texts[0].split()) if texts else 0
+        if v2:  # an empty gold answer does not count; without any other, the empty answer is right
+            texts = [text for text in texts if text] or [""]
+        self.empty_f1 = 100.0 if v2 and texts == [""] else 0.0  # v1.1: no common word, no F1, even of two empty texts
+        self.texts = frozenset(texts)
+        self.words = [(len(words), Counter(words)) for words in map(str.split, self.texts)]
+
+    def score(self, prediction: str) -> tuple[float, float]:
+        """(EM, F1), each the largest over the gold answers."""
+        text = self.normalise(prediction)
+        words = text.split()
+        if not words:
+            return 100.0 * (text in self.texts), self.empty_f1
+        if text in self.texts:
+            return 100.0, 100.0
+        best = 0.0
+        for num_gold, gold in self.words:
+            left: dict[str, int] = {}
+            same = 0
+            for word in words:
+                if word in gold:
+                    left[word] = left.get(word, gold[word]) - 1
+                    same += left[word] >= 0
+            best = max(best, 2 * same / (len(words) + num_gold))
+        return 0.0, 100.0 * best
+
+
+def _golds(examples: Sequence[Example], rule: str) -> list[_Gold]:
+    v2 = any(example.is_impossible for example in examples)
+    return [_Gold(example, rule, v2) for example in examples]
+
+
+def score_predictions(predictions: Mapping[str, str], examples: Sequence[Example], rule: str) -> list[Score]:
+    """EM and F1 of every question, in the order of the examples; an id without a prediction scores 0."""
+    scores = []
+    for example, gold in zip(examples, _golds(examples, rule)):
+        prediction = predictions.get(example.id)
+        em, f1 = (0.0, 0.0) if prediction is None else gold.score(prediction)
+        has_answer = not example.is_impossible
+        scores.append(Score(example.id, example.language, prediction, em, f1, has_answer, gold.answer_words))
+    return scores
+
+
+def score_nbest(
+    nbest: Mapping[str, Sequence[str]], examples: Sequence[Example], rule: str, ks: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """``em@k`` and ``f1@k`` of every question: the best over its first k texts. Their means are the scores of the set."""
+    best = np.zeros((2, len(examples), max(ks)))
+    for i, (example, gold) in enumerate(zip(examples, _golds(examples, rule))):
+        for rank, text in enumerate(nbest.get(example.id, ())[: max(ks)]):
+            best[:, i, rank] = gold.score(text)
+    em, f1 = np.maximum.accumulate(best, axis=2)
+    return {f"em@{k}": em[:, k - 1] for k in ks} | {f"f1@{k}": f1[:, k - 1] for k in ks}
+
+
+def aggregate(scores: Sequence[Score]) -> dict[str, float]:
+    """Mean EM and F1, how many questions, how many without prediction; for a SQuAD v2 set also of its two halves."""
+    table: dict[str, float] = _means(scores) | {"missing": sum(score.prediction is None for score in scores)}
+    if not all(score.has_answer for score in scores):
+        for name, has_answer in (("has_ans", True), ("no_ans", False)):
+            half = [score for score in scores if score.has_answer == has_answer]
+            table |= {f"{name}_{key}": value for key, value in _means(half).items()}
+    return table
+
+
+def _means(scores: Sequence[Score]) -> dict[str, float]:
+    questions = len(scores)
+    sums = {"em": sum(score.em for score in scores), "f1": sum(score.f1 for score in scores)}
+    return {name: total / max(1, questions) for name, total in sums.items()} | {"questions": questions}
+
+
+def by_language(scores: Iterable[Score]) -> dict[str, dict[str, float]]:
+    """The aggregate of each language, in alphabetic order."""
+    groups: dict[str, list[Score]] = {}
+    for score in scores:
+        groups.setdefault(score.language, []).append(score)
+    return {language: aggregate(groups[language]) for language in sorted(groups)}
+
+
+def by_answer_length(scores: Sequence[Score]) -> dict[str, dict[str, float]]:
+    """The aggregate of the questions with an answer, by words of the first gold answer: 1, 2, 3, 4-5, 6-10, 11+."""
+    table = {}
+    for low, high in LENGTH_BUCKETS:
+        name = f"{low}+" if high is None else str(low) if low == high else f"{low}-{high}"
+        group = [s for s in scores if s.has_answer and low <= max(1, s.answer_words) <= (high or s.answer_words)]
+        if group:
+            table[name] = aggregate(group)
+    return table
+
+
+def adversarial_scores(scores: Sequence[Score]) -> list[Score]:
+    """AddSent and AddOneSent (PAPERS 3.7): one score per original question, that of its worst adversarial copy.
+
+    The original of an id is what stands before its first ``-``. Rows without prediction are passed over, an original without
+    any prediction scores 0, and the original itself counts only where it has no copy. EM is that of the row with the lowest F1,
+    the first of them in the order of the file. For the report, what is resampled is originals, not rows.
+    """
+    rows_of: dict[str, list[Score]] = {}
+    for score in scores:
+        rows_of.setdefault(score.id.split("-", 1)[0], []).append(score)
+    worst = []
+    for original, rows in rows_of.items():
+        predicted = [row for row in rows if row.prediction is not None]
+        copies = [row for row in predicted if row.id != original]
+        row = min(copies or predicted or rows, key=lambda row: row.f1)  # min takes the first of equals
+        worst.append(replace(row, id=original))
+    return worst
+
+
+def null_differences(predictions: pa.Table) -> dict[str, float]:
+    """Null score less best span's score of every row of a PREDICTION_SCHEMA table; infinite where there is no span."""
+    nbest = predictions.column("nbest").combine_chunks()
+    offsets = nbest.offsets.to_numpy()
+    score = np.append(nbest.values.field("score").to_numpy(), 0.0)[offsets[:-1]]
+    null = predictions.column("null_score").to_numpy()
+    difference = np.where(offsets[1:] > offsets[:-1], null - score, np.inf)
+    return dict(zip(predictions.column("id").to_pylist(), difference.tolist()))
+
+
+def apply_threshold(scores: Sequence[Score], differences: Mapping[str, float], threshold: float) -> list[Score]:
+    """The scores when every question with ``null score - best span's score > threshold`` is left unanswered (SQuAD v2)."""
+    return [
+        replace(score, prediction="", em=_null(score), f1=_null(score))
+        if score.prediction is not None and differences[score.id] > threshold
+        else score
+        for score in scores
+    ]
+
+
+def _null(score: Score) -> float:
+    """What leaving the question unanswered scores."""
+    return 0.0 if score.has_answer else 100.0
+
+
+def best_threshold(scores: Sequence[Score], differences: Mapping[str, float], metric: str = "f1") -> tuple[float, float]:
+    """The threshold that gives the highest mean of a metric, and that mean; ``scores`` are those of the best spans.
+
+    An exact search over the sorted differences, as the official one, except where that one is off from what its threshold
+    scores: questions with equal differences pass together (no threshold parts them), leaving everything unanswered is a
+    threshold below them all and not 0, and a prediction that is only empty after normalisation counts as it is scored.
+    """
+    predicted = [score for score in scores if score.prediction is not None]
+    if not predicted:
+        raise InputError("there is no prediction to tune the no-answer threshold on")
+    difference = np.array([differences[score.id] for score in predicted])
+    null = np.array([_null(score) for score in predicted])
+    answered = np.array([getattr(score, metric) for score in predicted])
+    order = np.argsort(difference, kind="stable")
+    difference = difference[order]
+    total = null.sum() + np.concatenate([[0.0], np.cumsum((answered - null)[order])])  # total[i]: the first i are answered
+    possible = np.flatnonzero(np.concatenate([[True], difference[1:] > difference[:-1], [True]]))
+    best = possible[np.argmax(total[possible])]
+    threshold = difference[best - 1] if best else np.nextafter(difference[0], -np.inf)
+    return float(threshold), float(total[best] / len(scores))
+
+
+Nbest = dict[str, list[dict[str, Any]]]
+
+
+def read_predictions(path: str | Path) -> Nbest:
+    """Predictions from a JSON file, plain or gzipped: ``{id: text}`` as SQuAD tools write it, or ``{id: [{"text": ...}, ...]}``
+    best first, as ``raydist predict`` does. Either way a list of spans per id, of which only ``text`` is sure to be there."""
+    path = Path(path)
+    wanted = '{"question id": "text"} or {"question id": [{"text": ..., "probability": ...}, ...]}'
+    try:
+        raw = path.read_bytes()
+        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        predictions = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
+    except IsADirectoryError:
+        raise InputError(f"{path} is a directory; give the predictions file itself") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (EOFError, zlib.error):
+        raise InputError(f"{path} is a truncated or damaged gzip file; copy or download it again") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); a predictions file is JSON: {wanted}") from None
+    except json.JSONDecodeError as error:
+        seen = "is empty" if not raw.strip() else f"is not JSON (line {error.lineno}, column {error.colno}: {error.msg})"
+        raise InputError(f"{path} {seen}; wanted {wanted}") from None
+    except _Duplicate as error:
+        raise InputError(f"{path} holds the key {error.args[0]!r} twice; every question may have one prediction") from None
+    if not isinstance(predictions, dict):
+        raise InputError(f"{path} holds a JSON {_kind(predictions)}; wanted {wanted}")
+    if isinstance(predictions.get("data"), list) and "version" in predictions:
+        raise InputError(f"{path} is a data file with questions and answers, not a predictions file; wanted {wanted}")
+    return {key: _nbest(path, key, value) for key, value in predictions.items()}
+
+
+def _nbest(path: Path, key: str, value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, str):
+        return [{"text": value}]
+    if not isinstance(value, list):
+        raise InputError(f"{path}: the prediction of {key!r} is a JSON {_kind(value)}; wanted a text or a list of spans")
+    for rank, span in enumerate(value):
+        if not isinstance(span, dict) or not isinstance(span.get("text"), str):
+            raise InputError(f'{path}: span {rank + 1} of {key!r} is no object with a "text"; seen {json.dumps(span)[:80]}')
+    return value
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")
+
+
+class _Duplicate(Exception):
+    pass
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise _Duplicate(next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1))
+    return table
+
+
+def texts_of(nbest: Nbest) -> dict[str, list[str]]:
+    """The texts of every question, best first."""
+    return {key: [span["text"] for span in spans] for key, spans in nbest.items()}
+
+
+def best_texts(nbest: Nbest) -> dict[str, str]:
+    """The first text of every question; the empty answer where there is no span."""
+    return {key: spans[0]["text"] if spans else "" for key, spans in nbest.items()}
