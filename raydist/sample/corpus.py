@@ -38,7 +38,8 @@ def write_corpus(folder: Path, world: World, first: int, num_sentences: int, pro
             file.write("query-id\tcorpus-id\tscore\n")
         for start in range(0, total, BLOCK):
             block = [world.passage(first + number) for number in range(start, min(start + BLOCK, total))]
-            asked = [world.rng(passage.number, "asked").sample(range(len(passage.facts)), 2) for passage in block]
+            rngs = [world.rng(passage.number, "queries") for passage in block]
+            asked = [rng.sample(range(len(passage.facts)), 2) for rng, passage in zip(rngs, block)]
             half = len(block) // 2  # a document's guest comes from half a block before it; 0: there is no other document
             texts = []
             for here, passage in enumerate(block):
@@ -50,14 +51,13 @@ def write_corpus(folder: Path, world: World, first: int, num_sentences: int, pro
                 write_line(corpus, document | {"text": texts[-1].text[: spans[-1][1]], "sentences": spans})
             for here, passage in enumerate(block):
                 split = "dev" if (start + here) % 6 == 5 else "train"
-                rng = world.rng(passage.number, "queries")
                 for index in asked[here][: 2 if (start + here) % 5 < 3 else 1]:  # eight for five documents
                     gold = _sentence_id(start + here, texts[here], index, num_sentences)
                     if gold is None or num_queries == max_queries:
                         continue
                     num_queries += 1
                     query_id = f"{_document_id(start + here)}q{index}"
-                    question = ENGLISH.ask(passage.facts[index], rng, training=split == "train")
+                    question = ENGLISH.ask(passage.facts[index], rngs[here], training=split == "train")
                     write_line(queries, {"_id": query_id, "text": question, "split": split})
                     qrels[split].write(f"{query_id}\t{gold}\t1\n")
                     host = (here + half) % len(block)

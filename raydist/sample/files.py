@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import IO, Any
 
+to_json = json.JSONEncoder(ensure_ascii=False).encode
+
 
 def open_for_writing(path: Path) -> IO[str]:
     """A new text file; its folder is made when missing."""
@@ -13,4 +15,4 @@ def open_for_writing(path: Path) -> IO[str]:
 
 def write_line(file: IO[str], row: dict[str, Any]) -> None:
     """One row of a JSON Lines file."""
-    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    file.write(to_json(row) + "\n")

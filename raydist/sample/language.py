@@ -70,7 +70,7 @@ class Language:
 
     def say(self, fact: Fact, templates: Sequence[str], rng: Random) -> Statement:
         """The fact in one of these sentences, people by full name or by surname."""
-        before, after = templates[int(rng.random() * len(templates))].split("{V}")
+        before, _, after = templates[int(rng.random() * len(templates))].partition("{V}")
         name = self.name(fact.entity if rng.random() < 0.5 else fact.entity.rpartition(" ")[2])
         before, answer = before.replace("{A}", name), self.answer(fact)
         return Statement(before + answer + after.replace("{A}", name), len(before), answer)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from raydist.sample.files import open_for_writing
+from raydist.sample.files import open_for_writing, to_json
 from raydist.sample.language import Language
 from raydist.sample.world import Fact, Passage, World
 
@@ -30,7 +29,7 @@ def write_reader_set(
             if adversarial:
                 paragraphs += mislead(world, language, passage, text, rows)
             article = {"title": language.name(passage.title), "paragraphs": paragraphs}
-            file.write((",\n" if ordinal else "\n") + json.dumps(article, ensure_ascii=False))
+            file.write((",\n" if ordinal else "\n") + to_json(article))
             num_questions += sum(len(paragraph["qas"]) for paragraph in paragraphs)
         file.write("\n]}\n")
     return num_questions
