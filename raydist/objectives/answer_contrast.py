@@ -5,8 +5,8 @@ H hidden units, V tokens of the vocabulary.
 
 Rivals are compared with gold as normalised text, without strings: every token has a code (``piece_codes``), and the text of any
 span is one 64-bit number, read off sums over prefixes. Equal texts have equal numbers, however they were cut into tokens.
-Different texts have equal numbers with a probability near 2^-58: letters have random codes, and a code that two texts use
-differently comes with a factor, a sum of powers of an odd base, of which a few low bits may vanish. The price is a rival less.
+Different texts have equal numbers far less often than once in a billion: letters have random codes, and a letter that two texts
+use differently enters with a factor, a sum of powers of an odd base, of which few low bits vanish. The price is a rival less.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import string
 import unicodedata
 from collections.abc import Callable, Sequence
+from functools import cache
 from hashlib import blake2b
 
 import numpy as np
@@ -22,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raydist.errors import InputError
-from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term, gather_group, keyed_uniform, masked_mean
+from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term, gather_group, keyed_uniform
 from raydist.objectives.span import check_reduction
 
 SELECTORS = ("nearest", "top1", "random")
@@ -43,22 +44,25 @@ def piece_codes(pieces: Sequence[str], articles: Sequence[str] = ("a", "an", "th
     """
     marked = any(piece.startswith(("▁", "Ġ")) for piece in pieces)  # marks stand where words begin; ## where they go on
     codes = np.empty((3, len(pieces)), dtype=np.uint64)
+    longest = max(map(len, pieces), default=0) * 3  # lower case may be longer
+    power = [pow(_BASE, i, _WORD) for i in range(longest + 1)]
+    inverse = [pow(_BASE, -i, _WORD) for i in range(longest + 1)]
     letters: dict[str, int] = {}
     for v, piece in enumerate(pieces):
-        bare = piece.removeprefix("##") if not marked else piece.lstrip("▁Ġ")
-        begins = (bare != piece) if marked else (bare == piece)
+        bare = piece.lstrip("▁Ġ") if marked else piece.removeprefix("##")
+        begins = (bare != piece) == marked
         text = "".join(letter for letter in bare.lower() if not _dropped(letter))
         if begins and text in articles:
             text = ""
-        code = 0
-        for i, letter in enumerate(text):
+        for letter in text:
             if letter not in letters:
-                letters[letter] = int.from_bytes(blake2b(letter.encode("utf-8", "replace"), digest_size=8).digest(), "little")
-            code += letters[letter] * pow(_BASE, i, _WORD)
-        codes[:, v] = code % _WORD, pow(_BASE, len(text), _WORD), pow(_BASE, -len(text), _WORD)
+                letters[letter] = int.from_bytes(blake2b(letter.encode(), digest_size=8).digest(), "little")
+        code = sum(letters[letter] * power[i] for i, letter in enumerate(text))
+        codes[:, v] = code % _WORD, power[len(text)], inverse[len(text)]
     return torch.from_numpy(codes.view(np.int64))
 
 
+@cache
 def _dropped(letter: str) -> bool:
     return letter in string.punctuation or letter.isspace() or unicodedata.category(letter).startswith("P")
 
@@ -72,11 +76,15 @@ def span_text_codes(codes_3BT: Tensor, start_BA: Tensor, end_BA: Tensor) -> Tens
     return (prefix_BT.gather(1, end_BA + 1) - prefix_BT.gather(1, start_BA)) * inverse_before_BT.gather(1, start_BA)
 
 
-def span_means(hidden_BTH: Tensor, start_BA: Tensor, end_BA: Tensor) -> Tensor:
-    """rep(z): the mean of R over the tokens of each span. One matrix product per row: no difference of large prefix sums."""
-    position_T = torch.arange(hidden_BTH.shape[1], device=hidden_BTH.device)
-    inside_BAT = (position_T >= start_BA[..., None]) & (position_T <= end_BA[..., None])
-    return inside_BAT.to(hidden_BTH.dtype) @ hidden_BTH / (end_BA - start_BA + 1)[..., None]
+def span_masks(start_BA: Tensor, end_BA: Tensor, length: int) -> Tensor:
+    """True on start..end of every span, [B, A, T]."""
+    position_T = torch.arange(length, device=start_BA.device)
+    return (position_T >= start_BA[..., None]) & (position_T <= end_BA[..., None])
+
+
+def token_means(hidden_BTH: Tensor, mask_BAT: Tensor) -> Tensor:
+    """rep(z): the mean of R over the tokens of each mask, in one matrix product. (Differences of prefix sums lose digits.)"""
+    return mask_BAT.to(hidden_BTH.dtype) @ hidden_BTH / mask_BAT.sum(-1, keepdim=True).clamp(min=1)
 
 
 def contrast_loss(question_BH: Tensor, gold_BH: Tensor, rivals: Sequence[tuple[Tensor, Tensor]], tau: float) -> Tensor:
@@ -91,8 +99,6 @@ def contrast_loss(question_BH: Tensor, gold_BH: Tensor, rivals: Sequence[tuple[T
 
 class AnswerContrast(Objective):
     """L_con over rows with an answer, and the two weights of Eq. 9."""
-
-    codes_3V: Tensor
 
     def __init__(
         self,
@@ -128,7 +134,7 @@ class AnswerContrast(Objective):
         if problems := [f"objectives.answer_contrast.{message}" for message, holds in wanted.items() if not holds]:
             raise InputError("; ".join(problems))
         self.top_spans = top_spans
-        self.register_buffer("codes_3V", codes_3V, persistent=False)
+        self.codes_3V = codes_3V  # not a buffer: those are sent to all ranks in every step
         self.alpha, self.tau, self.top, self.theta, self.select = alpha, tau, top, theta, select
         self.negatives, self.hard_from_others, self.question = negatives, hard_from_others, question
         self.gather, self.max_answer_length, self.first_step = gather, max_answer_length, first_step
@@ -153,31 +159,27 @@ class AnswerContrast(Objective):
             return self._terms(batch, output)
 
     def _terms(self, batch: Batch, output: ReaderOutput) -> dict[str, Term]:
-        gold_start_B1, gold_end_B1 = batch.start_B[:, None], batch.end_B[:, None]
-        hidden_BTH = _precise(output.hidden_BTH)
-        gold_BH = _unit(span_means(hidden_BTH, gold_start_B1, gold_end_B1))[:, 0]
-        if self.question == "mean":
-            question_BH = _unit(masked_mean(hidden_BTH, batch.question_BT, dim=1))
-        else:
-            cls_B1 = batch.extras.get("cls_B", torch.zeros_like(batch.start_B)).long()[:, None]
-            question_BH = _unit(span_means(hidden_BTH, cls_B1, cls_B1))[:, 0]
-        answered = batch.count(lambda rows: rows.has_answer.sum())
-        terms: dict[str, Term] = {}
-
-        rivals = []
-        others_BC = self._others(batch)
+        num_tokens = batch.input_ids_BT.shape[1]
+        gold_B1T = span_masks(batch.start_B[:, None], batch.end_B[:, None], num_tokens)
+        masks = [self._question(batch)[:, None], gold_B1T]
         if self.negatives != "in_batch":
             start_BN, end_BN, text_BN, usable_BN = self.hard_negatives(batch, output)
-            hard_BNH = _unit(span_means(hidden_BTH, start_BN, end_BN))
+            masks.append(span_masks(start_BN, end_BN, num_tokens))
+        vectors_BXH = F.normalize(token_means(_precise(output.hidden_BTH), torch.cat(masks, dim=1)), dim=-1)
+        question_BH, gold_BH, hard_BNH = vectors_BXH[:, 0], vectors_BXH[:, 1], vectors_BXH[:, 2:]
+
+        answered = batch.count(lambda rows: rows.has_answer.sum())
+        others_BC = self._others(batch)
+        rivals, terms = [], {}
+        if self.negatives != "in_batch":
             rivals.append((hard_BNH, usable_BN))
-            near_B = (hard_BNH.detach()[:, 0] * gold_BH.detach()).sum(1)
+            near_B = (hard_BNH[:, 0] * gold_BH).sum(1).detach()
             terms["nearest"] = Term((near_B * usable_BN[:, 0]).sum(), answered)
-            if self.hard_from_others:
-                theirs_CNH = self._columns(hard_BNH, batch)
-                text_CN, usable_CN = self._columns(torch.stack([text_BN, usable_BN.long()], 1), batch).unbind(1)
-                own_text_B1 = span_text_codes(self.codes_3V[:, batch.input_ids_BT], gold_start_B1, gold_end_B1)
-                allowed_BCN = others_BC[..., None] & usable_CN.bool() & (text_CN != own_text_B1[..., None])
-                rivals.append((theirs_CNH.flatten(0, 1), allowed_BCN.flatten(1)))
+        if self.hard_from_others:
+            own_text_B1 = self._texts(batch, batch.start_B[:, None], batch.end_B[:, None])
+            text_CN, usable_CN = self._columns(torch.stack([text_BN, usable_BN.long()], 1), batch).unbind(1)
+            allowed_BCN = others_BC[..., None] & usable_CN.bool() & (text_CN != own_text_B1[..., None])
+            rivals.append((self._columns(hard_BNH, batch).flatten(0, 1), allowed_BCN.flatten(1)))
         if self.negatives != "hard":
             rivals.append((self._columns(gold_BH, batch), others_BC))
         loss_B = contrast_loss(question_BH, gold_BH, rivals, self.tau).masked_fill(~batch.has_answer_B, 0)
@@ -190,16 +192,14 @@ class AnswerContrast(Objective):
             output.start_BT, output.end_BT, batch.passage_BT, self.top, self.max_answer_length
         )
         start_BA, end_BA = start_BA.masked_fill(~valid_BA, 0), end_BA.masked_fill(~valid_BA, 0)
-        gold_start_B1, gold_end_B1 = batch.start_B[:, None], batch.end_B[:, None]
-        codes_3BT = self.codes_3V[:, batch.input_ids_BT]
-        text_BA = span_text_codes(codes_3BT, start_BA, end_BA)
+        start_BX, end_BX = torch.cat([start_BA, batch.start_B[:, None]], 1), torch.cat([end_BA, batch.end_B[:, None]], 1)
+        text_BX = self._texts(batch, start_BX, end_BX)  # gold is the last column
         # Gold itself has gold's text, so this leaves out the span as well.
-        usable_BA = valid_BA & batch.has_answer_B[:, None] & (text_BA != span_text_codes(codes_3BT, gold_start_B1, gold_end_B1))
+        usable_BA = valid_BA & batch.has_answer_B[:, None] & (text_BX[:, :-1] != text_BX[:, -1:])
 
         if self.select == "nearest":  # Eq. 7
-            hidden_BTH = _precise(output.hidden_BTH)
-            gold_B1H = _unit(span_means(hidden_BTH, gold_start_B1, gold_end_B1))
-            liking_BA = (_unit(span_means(hidden_BTH, start_BA, end_BA)) * gold_B1H).sum(-1)
+            rep_BXH = token_means(_precise(output.hidden_BTH), span_masks(start_BX, end_BX, batch.input_ids_BT.shape[1]))
+            liking_BA = torch.cosine_similarity(rep_BXH[:, :-1], rep_BXH[:, -1:], dim=-1)
         elif self.select == "top1":
             liking_BA = -torch.arange(float(self.top), device=start_BA.device).expand_as(start_BA)
         else:
@@ -207,7 +207,19 @@ class AnswerContrast(Objective):
             draws_BA = keyed_uniform(batch.seed, batch.step, "answer_contrast", row_B1 * self.top + np.arange(self.top))
             liking_BA = torch.from_numpy(draws_BA).to(start_BA.device)
         chosen_BN = liking_BA.masked_fill(~usable_BA, -torch.inf).topk(self.theta, dim=1).indices
-        return tuple(values_BA.gather(1, chosen_BN) for values_BA in (start_BA, end_BA, text_BA, usable_BA))  # type: ignore[return-value]
+        start_BN, end_BN, text_BN = (values_BX.gather(1, chosen_BN) for values_BX in (start_BX, end_BX, text_BX))
+        return start_BN, end_BN, text_BN, usable_BA.gather(1, chosen_BN)
+
+    def _question(self, batch: Batch) -> Tensor:
+        """Which tokens stand for the question, [B, T]."""
+        if self.question == "mean":
+            return batch.question_BT
+        cls_B = batch.extras.get("cls_B", torch.zeros_like(batch.start_B))
+        return torch.zeros_like(batch.question_BT).scatter(1, cls_B[:, None].long(), True)
+
+    def _texts(self, batch: Batch, start_BA: Tensor, end_BA: Tensor) -> Tensor:
+        self.codes_3V = self.codes_3V.to(batch.input_ids_BT.device)
+        return span_text_codes(self.codes_3V[:, batch.input_ids_BT], start_BA, end_BA)
 
     def _columns(self, values_BX: Tensor, batch: Batch) -> Tensor:
         return gather_group(values_BX, batch) if self.gather else values_BX
@@ -222,7 +234,3 @@ class AnswerContrast(Objective):
 
 def _precise(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    return F.normalize(vectors, dim=-1)

@@ -12,8 +12,16 @@ import torch
 from torch import Tensor
 
 from raydist.errors import InputError
-from raydist.objectives.answer_contrast import AnswerContrast, contrast_loss, piece_codes, span_means, span_text_codes
+from raydist.objectives.answer_contrast import (
+    AnswerContrast,
+    contrast_loss,
+    piece_codes,
+    span_masks,
+    span_text_codes,
+    token_means,
+)
 from raydist.objectives.base import Batch, ReaderOutput, keyed_uniform
+from raydist.reader import decode
 
 PIECES = ["[PAD]", "the", "The", ",", ".", "a", "##a", "b", "B", "ab", "##b", "ba", "an", "-", "c", "«"]
 PIECES += [f"w{i}" for i in range(len(PIECES), tiny.VOCABULARY)]
@@ -137,6 +145,15 @@ def test_the_loss_equals_the_slow_loop_in_value_and_gradient(options, seed):
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-10)
 
 
+def test_the_reader_s_own_search_gives_the_same_loss():
+    batch = make_batch()
+    output = random_output(batch)
+    output = output._replace(start_BT=output.start_BT.float(), end_BT=output.end_BT.float())
+    options = {"max_answer_length": MAX_ANSWER, "top": 12, "tau": 0.5, "theta": 3}
+    exact = AnswerContrast(decode.top_spans, piece_codes(PIECES), **options)(batch, output, reader=None)
+    assert torch.equal(exact["loss"].total, make_objective(theta=3)(batch, output, reader=None)["loss"].total)
+
+
 def test_the_loss_by_hand():
     # cosines of the question with gold 1, with its rival 1/2 (60 degrees), with another row's gold 0; tau = 1/2
     # -2 + log(e^2 + e^1 + e^0) = 0.407606; with the last one masked -2 + log(e^2 + e^1) = 0.313262
@@ -189,7 +206,7 @@ def test_marks_of_word_borders_tell_an_article_from_the_middle_of_a_word():
 def test_a_span_is_the_mean_of_its_tokens():
     hidden_BTH = 1e4 + torch.randn(2, 300, 8, generator=torch.Generator().manual_seed(0))  # float32, far from 0
     start_BA, end_BA = torch.tensor([[290, 3, 0], [7, 7, 299]]), torch.tensor([[295, 3, 299], [9, 20, 299]])
-    means_BAH = span_means(hidden_BTH, start_BA, end_BA)
+    means_BAH = token_means(hidden_BTH, span_masks(start_BA, end_BA, 300))
     for b, a in itertools.product(range(2), range(3)):
         wanted_H = hidden_BTH[b, start_BA[b, a] : end_BA[b, a] + 1].double().mean(0)
         torch.testing.assert_close(means_BAH[b, a].double(), wanted_H, rtol=1e-6, atol=0)  # differences of prefix sums: 3e-6
@@ -308,6 +325,15 @@ def test_random_negatives_depend_on_the_row_and_the_step_not_on_the_batch():
     # each of n candidates about 200 / n times: 200 / 9 = 22 with a standard deviation of 4.4
     assert sum(counts) == 200
     assert all(abs(count - 200 / len(counts)) < 20 for count in counts)
+
+
+def test_half_precision_around_it_changes_nothing():
+    batch = make_batch()
+    output = ReaderOutput(*(values.detach().float() for values in random_output(batch)))
+    objective = make_objective(theta=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = objective(batch, output, reader=None)["loss"].total
+    assert torch.equal(inside, objective(batch, output, reader=None)["loss"].total)
 
 
 def test_weights_are_equation_9_in_both_reductions_and_schedules():

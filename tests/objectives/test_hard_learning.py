@@ -262,6 +262,16 @@ def test_extreme_logits_in_float32_give_finite_gradients():
         assert logits[0].grad.isfinite().all()
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_every_part_has_a_weight_and_the_mean_reduction_halves_them(mode):
+    batch = make_batch()
+    weights = [HardLearning(mode, eta=3.0, span_reduction=reduction).weights(0) for reduction in ("sum", "mean")]
+    assert HardLearning(mode)(batch, random_output(batch), reader=None).keys() == weights[0].keys()
+    assert weights[0]["loss"] == 1.0
+    assert weights[0].get("anchor", 3.0) == 3.0
+    assert {name: weight / 2 for name, weight in weights[0].items()} == weights[1]
+
+
 def test_hard_em_takes_the_best_span_more_and_more_often_up_to_four_times_in_five():
     objective = HardLearning("hard_em", hard_em_steps=4000)
     share = lambda first: np.mean([objective.takes_hard_branch(7, step) for step in range(first, first + 400)])  # noqa: E731
