@@ -1,7 +1,7 @@
 """Train a reader.
 
-    python jobs/train.py quickstart
-    ray job submit --working-dir . -- python jobs/train.py configs/quickstart.yaml cluster.workers=2
+python jobs/train.py quickstart
+ray job submit --working-dir . -- python jobs/train.py configs/quickstart.yaml cluster.workers=2
 """
 
 import sys

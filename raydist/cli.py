@@ -25,7 +25,9 @@ app = typer.Typer(
 config_app = typer.Typer(help="Show, check or describe a config.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 
-ConfigArg = Annotated[str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a config that ships with raydist.")]
+ConfigArg = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a config that ships with raydist.")
+]
 Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[key=value ...]", help="Overrides of dotted keys.")]  # noqa: UP045
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start the run's training over.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Let Ray talk, too.")]
@@ -54,9 +56,7 @@ def run(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, ve
     from raydist.cluster import pipeline
 
     with opened(config, overrides, verbose) as run:
-        pipeline.train(run, fresh=fresh)
-        pipeline.evaluate(run)
-        pipeline.report(run)
+        pipeline.run_all(run, fresh=fresh)
 
 
 @app.command()
@@ -83,7 +83,9 @@ def predict(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = F
     with opened(config, overrides, verbose) as run:
         tables = pipeline.predict(run)
         for name, table in tables.items():
-            print(f"{name}: {table.num_rows:,} questions in {run.folder.path('predictions')}/{name}.json, .nbest.json and .parquet")
+            print(
+                f"{name}: {table.num_rows:,} questions in {run.folder.path('predictions')}/{name}.json, .nbest.json and .parquet"
+            )
 
 
 @app.command()
@@ -99,8 +101,10 @@ def evaluate(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = 
 
 
 @app.command()
-def report(runs: Annotated[list[Path], typer.Argument(metavar="RUN [RUN ...]", help="Folders of runs.")],
-           out: Annotated[Optional[Path], typer.Option(help="Where to write; default: report.html of the first run.")] = None) -> None:  # noqa: UP045
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN [RUN ...]", help="Folders of runs.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write; default: report.html of the first run.")] = None,
+) -> None:
     """One HTML file about a run, or about several side by side.
 
     Example: raydist report runs/plain runs/infomax --out compare.html
@@ -109,7 +113,9 @@ def report(runs: Annotated[list[Path], typer.Argument(metavar="RUN [RUN ...]", h
 
     for folder in runs:
         if not (folder / "config.yaml").is_file():
-            raise InputError(f"{folder} is not a run: it has no config.yaml; runs are folders in `storage`, such as runs/quickstart")
+            raise InputError(
+                f"{folder} is not a run: it has no config.yaml; runs are folders in `storage`, such as runs/quickstart"
+            )
     print(f"report in {write_report(runs, out)}")
 
 
@@ -198,7 +204,10 @@ def config_show(config: ConfigArg, overrides: Overrides = None) -> None:
     loaded = load_config(config, overrides or ())
     for key, value in flatten(loaded.config).items():
         steps = key.split(".")
-        origin = next((loaded.origins[name] for end in range(len(steps), 0, -1) if (name := ".".join(steps[:end])) in loaded.origins), "default")
+        origin = next(
+            (loaded.origins[name] for end in range(len(steps), 0, -1) if (name := ".".join(steps[:end])) in loaded.origins),
+            "default",
+        )
         print(f"{key} = {value!r}".ljust(60) + f"  # {origin}")
 
 

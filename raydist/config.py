@@ -92,7 +92,9 @@ class DataConfig(Section):
     def _plain_names(cls, value: dict[str, SourceConfig]) -> dict[str, SourceConfig]:
         for name in value:
             if name in ("train", "dev") or not name.replace("_", "").replace("-", "").isalnum():
-                raise ValueError(f"a test set cannot be called {name!r}: use letters, digits, - and _, and neither train nor dev")
+                raise ValueError(
+                    f"a test set cannot be called {name!r}: use letters, digits, - and _, and neither train nor dev"
+                )
         return value
 
 
@@ -223,7 +225,7 @@ class Config(Section):
         rows, workers = self.train.batch_size // self.train.accumulate, self.cluster.max_workers
         if rows < workers:
             raise ValueError(
-                f"{workers} workers cannot share {rows} rows: train.batch_size / train.accumulate must be at least cluster.workers"
+                f"{workers} workers cannot share {rows} rows: train.batch_size / train.accumulate must reach cluster.workers"
             )
         return self
 

@@ -20,7 +20,10 @@ def examine() -> Iterator[tuple[str, str]]:
         yield name, _version(name) or "not installed"
     faiss = {name: _version(name) for name in ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu12")}
     found = [f"{name} {version}" for name, version in faiss.items() if version]
-    yield "faiss", ", ".join(found) + (" (keep one of them)" if len(found) > 1 else "") or "not installed: pip install 'raydist[cpu]'"
+    yield (
+        "faiss",
+        ", ".join(found) + (" (keep one of them)" if len(found) > 1 else "") or "not installed: pip install 'raydist[cpu]'",
+    )
     yield "cores", f"{os.cpu_count()}"
     yield "memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB"
     disk = shutil.disk_usage(Path.cwd())
@@ -29,7 +32,11 @@ def examine() -> Iterator[tuple[str, str]]:
     if shm.is_dir():
         yield "shared memory", f"{shutil.disk_usage(shm).free / 2**30:.1f} GiB free (Ray's object store lives there)"
     yield "GPUs", _gpus()
-    token = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH") or (Path.home() / ".ray" / "auth_token").is_file()
+    token = (
+        os.environ.get("RAY_AUTH_TOKEN")
+        or os.environ.get("RAY_AUTH_TOKEN_PATH")
+        or (Path.home() / ".ray" / "auth_token").is_file()
+    )
     mode = os.environ.get("RAY_AUTH_MODE", "token (Ray's default)")
     yield "Ray authentication", f"{mode}; a token is {'at hand' if token else 'made when a local cluster starts'}"
     yield "Ray address", os.environ.get("RAY_ADDRESS", "none set: runs start a local cluster")

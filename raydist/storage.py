@@ -43,7 +43,9 @@ class Storage:
         try:
             return pafs.FileSystem.from_uri(self.uri)
         except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(f"storage {self.uri}: cannot be opened ({error}); give a folder or an s3://, gs:// or hdfs:// URI") from None
+            raise InputError(
+                f"storage {self.uri}: cannot be opened ({error}); give a folder or an s3://, gs:// or hdfs:// URI"
+            ) from None
 
     def __reduce__(self):
         return Storage, (self.uri,)
@@ -106,7 +108,9 @@ class Storage:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             why = "no space is left on the device" if full else str(error)
             way = "Free some space" if full else "Mend that"
-            raise StorageError(f"cannot write {path}: {why}. {way} and run the same command again: what is done stays done.") from None
+            raise StorageError(
+                f"cannot write {path}: {why}. {way} and run the same command again: what is done stays done."
+            ) from None
 
     def write_json(self, name: str, value: Any) -> None:
         self.write_bytes(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
@@ -137,7 +141,9 @@ class Storage:
         if self.is_local:
             return Path(self.path(folder))
         key = hashlib.blake2b(f"{self.uri}/{folder}".encode(), digest_size=8).hexdigest()
-        target = Path(os.environ.get("RAYDIST_CACHE", Path.home() / ".cache" / "raydist")) / f"{posixpath.basename(folder)}-{key}"
+        target = (
+            Path(os.environ.get("RAYDIST_CACHE", Path.home() / ".cache" / "raydist")) / f"{posixpath.basename(folder)}-{key}"
+        )
         if not target.exists():
             beside = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
             pafs.copy_files(self.path(folder), str(beside), source_filesystem=self._opened[0])

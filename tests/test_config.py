@@ -55,7 +55,7 @@ def test_all_problems_are_reported_at_once_with_the_nearest_key(write):
     ],
 )
 def test_a_wrong_config_is_refused_by_name(write, text, said):
-    with pytest.raises(ConfigError, match="problem|extends|mapping|YAML") as error:
+    with pytest.raises(ConfigError, match=r"problem|extends|mapping|YAML") as error:
         load_config(write("self.yaml", text))
     assert said in str(error.value)
 

@@ -59,8 +59,13 @@ def test_every_command_has_an_example_in_its_help():
 
 
 def test_constraints_pin_every_installed_dependency():
-    pinned = {line.split("==")[0].lower().replace("_", "-") for line in (CHECKOUT / "constraints.txt").read_text().split() if "==" in line}
+    pinned = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in (CHECKOUT / "constraints.txt").read_text().split()
+        if "==" in line
+    }
     from importlib.metadata import requires
+
     from packaging.requirements import Requirement
 
     wanted = {Requirement(text).name.lower().replace("_", "-") for text in requires("raydist") or []} - {"faiss-gpu-cu12"}

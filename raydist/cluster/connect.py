@@ -29,6 +29,8 @@ class Cluster:
 
     def start(self) -> None:
         """Connect, or start a local cluster, unless that is done."""
+        if not self.verbose:
+            os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # read once, when ray is imported
         import ray
 
         if ray.is_initialized():
@@ -41,7 +43,9 @@ class Cluster:
                 ray.init(address=address, runtime_env={"env_vars": WORKER_ENVIRONMENT}, **quiet)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 why = str(error).strip().splitlines()[0]
-                raise InputError(f"no Ray cluster answers at {address} ({why}); check cluster.address, or leave it out to run here") from None
+                raise InputError(
+                    f"no Ray cluster answers at {address} ({why}); check cluster.address, or leave it out to run here"
+                ) from None
         else:
             os.environ |= WORKER_ENVIRONMENT  # inherited by the workers
             os.environ.setdefault("RAY_DEDUP_LOGS", "1")

@@ -1,7 +1,7 @@
 """Ray Train around the plain loop: workers, checkpoints, evaluation during training, the run's log.
 
-A checkpoint holds model, optimizer, schedule and step. The data position and the random states are functions of (seed, step), so
-a resumed run makes the same updates as an undisturbed one.
+A checkpoint holds model, optimizer, schedule and step. The data position and the random states are functions of (seed, step),
+so a resumed run makes the same updates as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from raydist.cluster.connect import Cluster
 from raydist.cluster.stages import our_error
 from raydist.config import Config
 from raydist.progress import Progress, say
+from raydist.reader.features import text_hash
 from raydist.reader.parts import read_examples
 from raydist.reader.rows import WindowRows
 from raydist.storage import Storage
 from raydist.training.loop import NonFiniteLoss, StepReport, num_steps, seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
+from raydist.training.plan import choose_rows
 from raydist.training.tasks import build_reader_task
 
 
@@ -142,7 +144,9 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
         len(train), batch_size=config.train.batch_size, epochs=config.train.epochs, max_steps=config.train.max_steps
     )
     plain = build_reader_task(config, folder)
-    task = ray.train.torch.prepare_model(plain, parallel_strategy_kwargs={"gradient_as_bucket_view": True} if ranks > 1 else None)
+    task = ray.train.torch.prepare_model(
+        plain, parallel_strategy_kwargs={"gradient_as_bucket_view": True} if ranks > 1 else None
+    )
     optimizer = build_optimizer(plain, config.optim)
     schedule = build_schedule(optimizer, config.optim, total, config.train.batch_size)
     state = restore(ray.train.get_checkpoint(), plain, optimizer, schedule)
@@ -172,7 +176,7 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
             break
         seed_step(config.seed, step, rank)
         weights = plain.weights(step)
-        lr = schedule.get_last_lr()[0]
+        lr = float(schedule.get_last_lr()[0])
         report = train_step(
             task, batches, optimizer, schedule, weights, clip_norm=config.optim.clip_norm, precision=settings.precision
         )
@@ -268,11 +272,13 @@ class DevEvaluation:
         storage = Storage(where["folder"])
         self.examples = pa.concat_tables([read_examples(storage, name, group) for name, group in where["examples"]])
         self.rule = config.data.dev.rule if config.data.dev else "squad"
-        self.mine = np.unique(self.rows.examples)[rank::ranks]
+        keys = np.array([text_hash(id) for id in self.examples["id"].to_pylist()], np.int64)
+        self.mine = choose_rows(keys, config.train.dev_questions, config.seed, "dev")[rank::ranks]
         self.ranks = ranks
 
     def __call__(self, reader) -> dict[str, float]:
-        from raydist.reader.metrics import score_texts
+        from raydist.reader.evaluate import examples_of
+        from raydist.reader.metrics import score_predictions
         from raydist.reader.predict import predict_examples
 
         predict = self.config.predict
@@ -286,9 +292,9 @@ class DevEvaluation:
             batch_tokens=predict.batch_tokens,
             pad_id=self.pad_id,
         )
-        golds = self.examples.take(self.mine)
-        em, f1 = score_texts(table, golds, self.rule)
-        sums = torch.tensor([em.sum(), f1.sum(), float(len(em))], dtype=torch.float64)
+        best = {row["id"]: row["nbest"][0]["text"] if row["nbest"] else "" for row in table.select(["id", "nbest"]).to_pylist()}
+        scores = score_predictions(best, examples_of(self.examples.take(self.mine)), self.rule)
+        sums = torch.tensor([sum(s.em for s in scores), sum(s.f1 for s in scores), len(scores)], dtype=torch.float64)
         if self.ranks > 1:
             dist.all_reduce(sums)
         count = max(1.0, float(sums[2]))
@@ -330,11 +336,15 @@ class RunLog:
         line |= {"lr": lr, "grad_norm": report.grad_norm, "examples_per_s": round(rate, 2)}
         self.latest |= line
         self._add(line)
-        scores = "".join(f" dev {name} {self.latest[f'dev.{name}']:.1f}" for name in ("em", "f1") if f"dev.{name}" in self.latest)
+        scores = "".join(
+            f" dev {name} {self.latest[f'dev.{name}']:.1f}" for name in ("em", "f1") if f"dev.{name}" in self.latest
+        )
         self._progress(step, f"loss {report.loss:.3f}{scores}")
 
     def scores(self, step: int, scores: Mapping[str, float]) -> None:
-        line = {"step": step, "epoch": round(step / self.per_epoch, 4)} | {f"dev.{name}": value for name, value in scores.items()}
+        line = {"step": step, "epoch": round(step / self.per_epoch, 4)} | {
+            f"dev.{name}": value for name, value in scores.items()
+        }
         self.latest |= line
         self._add(line)
         self.evaluating += time.monotonic() - self.seen_at
@@ -343,7 +353,12 @@ class RunLog:
     def summary(self, state: Mapping[str, Any], chosen: str) -> dict[str, Any]:
         seconds = time.monotonic() - self.begun
         rate = (self.seen - self.first) * self.batch_size / max(1e-9, seconds - self.evaluating)
-        summary = {"steps": state["step"], "seconds": round(seconds, 1), "startup_s": self.startup, "examples_per_s": round(rate, 2)}
+        summary = {
+            "steps": state["step"],
+            "seconds": round(seconds, 1),
+            "startup_s": self.startup,
+            "examples_per_s": round(rate, 2),
+        }
         return summary | {"model": chosen} | ({"best_step": state["best_step"]} if state["best_step"] else {})
 
     def flush(self) -> None:

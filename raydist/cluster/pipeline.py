@@ -21,12 +21,31 @@ from raydist.config import Config, SourceConfig, to_yaml
 from raydist.errors import InputError
 from raydist.progress import say
 from raydist.records import REJECTED_SCHEMA, ReadCounts
-from raydist.storage import Manifest, Stage, Storage, describe_part, differences, encode_table, file_digest, fingerprint, folder_digest, read_parquet
+from raydist.storage import (
+    Manifest,
+    Stage,
+    Storage,
+    describe_part,
+    differences,
+    encode_table,
+    file_digest,
+    fingerprint,
+    folder_digest,
+    read_parquet,
+)
 
 EXAMPLES_VERSION = 1  # raise when a reader's output changes: older stages are then not taken for current ones
 WINDOWS_VERSION = 1
 PREDICTIONS_VERSION = 1
 HUB_ROWS = 50_000  # of a `datasets` set in one part
+
+
+@dataclass(frozen=True)
+class ReadySet:
+    """A data set, read and cut into windows."""
+
+    examples: Made
+    where: dict  # windows and examples, as workers take it
 
 
 @dataclass
@@ -36,6 +55,7 @@ class Run:
     config: Config
     cluster: Cluster
     stages: dict[str, dict] = field(default_factory=dict)
+    prepared: dict[str, ReadySet] = field(default_factory=dict)
 
     @cached_property
     def storage(self) -> Storage:
@@ -147,7 +167,7 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
     if source.hub:
         hub = (source.hub, source.split, source.hub_config)
         rows = load_hub(*hub)
-        as_rows = {"file": "hub:" + "/".join(part for part in hub if part), "format": hub_format(source.hub, source.format)}
+        as_rows: dict[str, Any] = {"file": "hub:" + "/".join(part for part in hub if part), "format": hub_format(source.hub, source.format)}
         as_rows |= {key: reading[key] for key in ("language", "columns", "repair_offsets")}
         specs: list[dict] = [
             {"hub": hub, "start": start, "end": min(start + HUB_ROWS, len(rows)), "reading": as_rows}
@@ -172,16 +192,17 @@ def _located(run: Run, pattern: str) -> str:
 def _drop_duplicates(work: Work, parts: list[dict]) -> list[dict]:
     """Of questions with the same id the first is kept; the others are rejected by name. Rewrites only parts that hold some."""
     storage, folder = work.stage.storage, work.stage.folder
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     lines = []
     for number, part in enumerate(parts):
         name = f"{folder}/{part['name']}"
-        ids = read_parquet(storage, name, ["id"])["id"].to_pylist()
+        keys = read_parquet(storage, name, ["id", "language"])
+        ids = list(zip(keys["id"].to_pylist(), keys["language"].to_pylist()))  # translations share the ids of their source
         again = []
-        for row, id in enumerate(ids):
-            if id in seen:
+        for row, key in enumerate(ids):
+            if key in seen:
                 again.append(row)
-            seen.add(id)
+            seen.add(key)
         if again:
             table = read_parquet(storage, name)
             dropped = table.take(again).select(["file", "line", "id"])
@@ -213,11 +234,7 @@ def _tell_rejected(run: Run, name: str, source: SourceConfig, examples: Made) ->
     """Copy the rejected rows into the run, say how many, and stop where they are too many or nothing is left."""
     counts = [ReadCounts(**part["info"]) for part in examples.manifest.parts]
     total = ReadCounts(
-        **{
-            key: sum(getattr(count, key) for count in counts)
-            for key in ReadCounts.__dataclass_fields__
-            if key != "reasons"
-        }
+        **{key: sum(getattr(count, key) for count in counts) for key in ReadCounts.__dataclass_fields__ if key != "reasons"}
     )
     reasons: dict[str, int] = {}
     for count in counts:
@@ -227,7 +244,9 @@ def _tell_rejected(run: Run, name: str, source: SourceConfig, examples: Made) ->
     if total.answers_repaired:
         say(f"{name}: {total.answers_repaired:,} answers moved to where their text is")
     if total.several_occurrences:
-        say(f"{name}: {total.several_occurrences:,} answers came without an offset and occur more than once; the first is the label")
+        say(
+            f"{name}: {total.several_occurrences:,} answers without an offset occur more than once; the first is the label"
+        )
     if total.not_extractive:
         say(f"{name}: {total.not_extractive:,} questions have answers that are no piece of the passage (yes, no): left out")
     if bad:
@@ -237,8 +256,10 @@ def _tell_rejected(run: Run, name: str, source: SourceConfig, examples: Made) ->
         ]
         run.folder.write_bytes(f"rejected/{name}.parquet", encode_table(pa.concat_tables(tables), "parquet", {}))
         listed = ", ".join(f"{number:,} {reason}" for reason, number in sorted(reasons.items(), key=lambda item: -item[1]))
-        say(f"{name}: rejected {total.answers_rejected:,} of {total.answers:,} answers and {total.questions_rejected:,} of "
-            f"{total.questions:,} questions ({listed}); see {run.folder.path('rejected')}/{name}.parquet")
+        say(
+            f"{name}: rejected {total.answers_rejected:,} of {total.answers:,} answers and {total.questions_rejected:,} of "
+            f"{total.questions:,} questions ({listed}); see {run.folder.path('rejected')}/{name}.parquet"
+        )
     limit = run.config.data.max_rejected
     if total.rejected_share > limit:
         raise InputError(
@@ -250,6 +271,17 @@ def _tell_rejected(run: Run, name: str, source: SourceConfig, examples: Made) ->
         raise InputError(f"{name}: no usable question in {', '.join(source.files) or source.hub}")
 
 
+def prepare(run: Run, names: Iterable[str]) -> dict[str, ReadySet]:
+    """Data sets, read, checked and cut into windows; each at most once per command."""
+    names = list(names)
+    missing = [name for name in names if name not in run.prepared]
+    if missing:
+        examples = make_examples(run, missing)
+        where = make_windows_of(run, examples)
+        run.prepared |= {name: ReadySet(examples[name], where[name]) for name in missing}
+    return {name: run.prepared[name] for name in names}
+
+
 # --- windows ---------------------------------------------------------------------------------------------------------
 
 
@@ -259,37 +291,40 @@ def make_windows_of(run: Run, examples: dict[str, Made]) -> dict[str, dict]:
 
     data, model = run.config.data, run.config.model
     lengths = {key: getattr(data, key) for key in ("max_length", "max_question_length", "doc_stride", "no_answer_windows")}
-    tokenizer = fingerprint({p.name: file_digest(p) for p in sorted(run.model_folder.glob("*")) if "token" in p.name or "vocab" in p.name})
+    tokenizer = fingerprint(
+        {p.name: file_digest(p) for p in sorted(run.model_folder.glob("*")) if "token" in p.name or "vocab" in p.name}
+    )
     works = {}
     for name, made in examples.items():
         choice = _choice(run, name, made)
         own = lengths if name == "train" else lengths | {"no_answer_windows": "cls"}
-        identity = {"version": WINDOWS_VERSION, "examples": made.stage.fingerprint, "tokenizer": tokenizer, "choice": choice} | own
+        identity = {
+            "version": WINDOWS_VERSION,
+            "examples": made.stage.fingerprint,
+            "tokenizer": tokenizer,
+            "choice": choice,
+        } | own
         specs = [
-            {"folder": made.stage.uri, "part": part, "row_group": group, "choice": choice} for part, group in _row_groups(run, made)
+            {"folder": made.stage.uri, "part": part, "row_group": group, "choice": choice, "lengths": own}
+            for part, group in _row_groups(run, made)
         ]
         works[name] = Work(Stage(run.storage, "windows", identity, kind="arrow"), specs, f"windows of {name}")
-    groups = [[name for name in works if name == "train"], [name for name in works if name != "train"]]
-    where = {}
-    for names in groups:
-        if not names:
-            continue
-        own = lengths if names == ["train"] else lengths | {"no_answer_windows": "cls"}
-        kwargs = {"model": run.config.model.name, "revision": model.revision, "lengths": own}
-        manifests = run_stages(
-            run, [works[name] for name in names], window_part_maker, kwargs, label="windows", actors=run.config.cluster.actors
-        )
-        for name, manifest in zip(names, manifests):
-            where[name] = {
-                "windows_folder": works[name].stage.uri,
-                "windows": [part["name"] for part in manifest.parts],
-                "fingerprint": manifest.fingerprint,
-                "folder": examples[name].stage.uri,
-                "examples": _row_groups(run, examples[name]),
-                "choice": works[name].stage.identity["choice"],
-                "rows": manifest.rows,
-            }
-    return {name: where[name] for name in examples}
+    kwargs = {"model": model.name, "revision": model.revision}
+    manifests = run_stages(
+        run, list(works.values()), window_part_maker, kwargs, label="windows", actors=run.config.cluster.actors
+    )
+    return {
+        name: {
+            "windows_folder": work.stage.uri,
+            "windows": [part["name"] for part in manifest.parts],
+            "fingerprint": manifest.fingerprint,
+            "folder": examples[name].stage.uri,
+            "examples": _row_groups(run, examples[name]),
+            "choice": work.stage.identity["choice"],
+            "rows": manifest.rows,
+        }
+        for (name, work), manifest in zip(works.items(), manifests)
+    }
 
 
 def _row_groups(run: Run, made: Made) -> list[tuple[str, int]]:
@@ -321,13 +356,21 @@ def train(run: Run, *, fresh: bool = False) -> None:
     if config.data.train is None:
         raise InputError("there is nothing to train on: set data.train")
     names = ["train"] + ["dev"] * (config.data.dev is not None)
-    examples = make_examples(run, names)
-    sets = make_windows_of(run, examples)
+    sets = {name: ready.where for name, ready in prepare(run, names).items()}
     if sets["train"]["rows"] < config.cluster.max_workers:
         raise InputError(f"{sets['train']['rows']} training windows cannot be shared by {config.cluster.max_workers} workers")
     identity = _training_identity(run, sets)
     if fresh:
-        for name in ("training.json", "checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "metrics.json", "tensorboard"):
+        for name in (
+            "training.json",
+            "checkpoints",
+            "best",
+            "model",
+            "fitted.json",
+            "metrics.jsonl",
+            "metrics.json",
+            "tensorboard",
+        ):
             run.folder.delete(name)
     if run.folder.exists("training.json"):
         before = run.folder.read_json("training.json")
@@ -351,7 +394,13 @@ def train(run: Run, *, fresh: bool = False) -> None:
 def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
     """All that the trained weights depend on, flat, so that a difference can be named."""
     config = run.config.model_dump(mode="json")
-    keep = {"seed": config["seed"], "model": config["model"], "objectives": config["objectives"], "train": config["train"], "optim": config["optim"]}
+    keep = {
+        "seed": config["seed"],
+        "model": config["model"],
+        "objectives": config["objectives"],
+        "train": config["train"],
+        "optim": config["optim"],
+    }
     keep["predict"] = {"max_answer_length": config["predict"]["max_answer_length"]}
     for key in ("keep_checkpoints", "checkpoint_every", "log_every"):
         del keep["train"][key]
@@ -390,8 +439,10 @@ def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
     elif run.folder.exists("model/config.json"):
         folder = run.folder.local_copy("model")
     else:
-        raise InputError(f"run {config.name!r} has no model yet: train it first (raydist train ...), or set predict.model to a reader's folder")
-    sets = make_windows_of(run, make_examples(run, names))
+        raise InputError(
+            f"run {config.name!r} has no model yet: train it first (raydist train), or set predict.model to a reader's folder"
+        )
+    sets = {name: ready.where for name, ready in prepare(run, names).items()}
     settings = {
         "k": config.predict.n_best,
         "max_answer_length": config.predict.max_answer_length,
@@ -402,17 +453,31 @@ def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
     works = []
     for name, where in sets.items():
         specs = [
-            {"windows_folder": where["windows_folder"], "windows": windows, "folder": where["folder"], "part": part, "row_group": group,
-             "choice": where["choice"] is not None}
+            {
+                "windows_folder": where["windows_folder"],
+                "windows": windows,
+                "folder": where["folder"],
+                "part": part,
+                "row_group": group,
+                "choice": where["choice"] is not None,
+            }
             for windows, (part, group) in zip(where["windows"], where["examples"])
         ]
-        works.append(Work(Stage(run.storage, "predictions", identity | {"windows": where["fingerprint"]}), specs, f"predictions for {name}"))
+        works.append(
+            Work(
+                Stage(run.storage, "predictions", identity | {"windows": where["fingerprint"]}),
+                specs,
+                f"predictions for {name}",
+            )
+        )
     actors = config.cluster.actors
     import os
 
     threads = config.cluster.threads_per_worker or max(1, (os.cpu_count() or 1) // actors)
     kwargs = {"model": str(folder), "threads": threads, "settings": settings}
-    manifests = run_stages(run, works, prediction_part_maker, kwargs, label="predict", actors=actors, gpus=config.cluster.gpus_per_worker)
+    manifests = run_stages(
+        run, works, prediction_part_maker, kwargs, label="predict", actors=actors, gpus=config.cluster.gpus_per_worker
+    )
     tables = {}
     for name, work, manifest in zip(names, works, manifests):
         parts = [read_parquet(run.storage, f"{work.stage.folder}/{part['name']}") for part in manifest.parts]
@@ -429,3 +494,134 @@ def _write_predictions(run: Run, name: str, table: pa.Table) -> None:
     run.folder.write_bytes(f"predictions/{name}.json", (json.dumps(best, ensure_ascii=False, indent=1) + "\n").encode())
     lists = {row["id"]: row["nbest"] for row in rows}
     run.folder.write_bytes(f"predictions/{name}.nbest.json", (json.dumps(lists, ensure_ascii=False) + "\n").encode())
+
+
+def evaluate(run: Run) -> dict[str, dict[str, Any]]:
+    """Scores of every dev and test set, by the run's model, or from predictions that another tool made."""
+    from raydist.reader.evaluate import evaluate_set, examples_of
+    from raydist.reader.metrics import best_threshold, null_differences, read_predictions, score_predictions
+
+    config = run.config
+    foreign = config.evaluate.predictions
+    names = list(foreign) or config.predict.split or [name for name in config.sets() if name != "train"]
+    for name in names:
+        if name not in config.sets():
+            raise InputError(f"evaluate: there is no data set {name!r}; there are {', '.join(config.sets()) or 'none'}")
+    if not names:
+        say("evaluate: no dev or test set is given")
+        return {}
+    read = {name: read_predictions(_located(run, path)) for name, path in foreign.items()}
+    tables = {} if foreign else predict(run, names)
+    made = {name: run.prepared[name].examples for name in names} if tables else make_examples(run, names)
+    threshold: float | None = None
+    found: dict[str, dict[str, Any]] = {}
+    for name in sorted(names, key=lambda name: name != "dev"):  # dev first: its no-answer threshold serves the others
+        source = config.sets()[name]
+        parts = [read_parquet(run.storage, f"{made[name].stage.folder}/{part['name']}") for part in made[name].manifest.parts]
+        examples = examples_of(pa.concat_tables(parts))
+        if not examples:
+            say(f"{name}: no question has an answer to compare with; see predictions/{name}.json")
+            continue
+        nbest = read.get(name) or dict(zip(tables[name]["id"].to_pylist(), tables[name]["nbest"].to_pylist()))
+        differences = null_differences(tables[name]) if name in tables else None
+        scores, table = evaluate_set(
+            examples,
+            nbest,
+            rule=source.rule,
+            adversarial=source.adversarial,
+            at_k=config.evaluate.at_k,
+            bootstrap=config.evaluate.bootstrap,
+            null_differences=differences,
+            null_threshold=threshold,
+        )
+        if name == "dev" and differences is not None and any(example.is_impossible for example in examples):
+            best = {id: spans[0]["text"] if spans else "" for id, spans in nbest.items()}
+            threshold = best_threshold(score_predictions(best, examples, source.rule), differences)[0]
+        run.folder.write_bytes(f"evaluation/{name}.parquet", encode_table(table, "parquet", {}))
+        run.add_metrics(
+            {f"{name}.{key}": round(value, 6) if isinstance(value, float) else value for key, value in scores.items()}
+        )
+        found[name] = scores
+    _print_scores(found)
+    return found
+
+
+def _print_scores(found: dict[str, dict[str, Any]]) -> None:
+    """A table on the terminal."""
+    rows = []
+    for name, scores in found.items():
+        if "addsent_f1" in scores:
+            rows.append((f"{name} (original questions)", "", f"{scores['original_f1']:.1f}", "", str(scores["originals"])))
+            low, high = scores.get("addsent_f1.low"), scores.get("addsent_f1.high")
+            between = "" if low is None else f"{low:.1f} - {high:.1f}"
+            worst = f"{name} (worst copy of each)"
+            rows.append(
+                (worst, f"{scores['addsent_em']:.1f}", f"{scores['addsent_f1']:.1f}", between, str(scores["originals"]))
+            )
+        else:
+            between = "" if "f1.low" not in scores else f"{scores['f1.low']:.1f} - {scores['f1.high']:.1f}"
+            rows.append((name, f"{scores['em']:.1f}", f"{scores['f1']:.1f}", between, str(scores["questions"])))
+    head = ("test set", "EM", "F1", "95 % interval", "questions")
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(5)]
+    for row in [head, *rows]:
+        say("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))))
+
+
+def report(run: Run) -> Path | None:
+    """report.html of the run."""
+    from raydist.report.html import write_report
+
+    if not run.folder.is_local:
+        say("report: runs on an object store are not drawn; copy the run's folder and use raydist report")
+        return None
+    path = write_report([Path(run.folder.path())])
+    say(f"report in {path}")
+    return path
+
+
+def run_all(run: Run, *, fresh: bool = False) -> None:
+    """The whole pipeline: all data first, so that a bad file stops it before any model is loaded."""
+    prepare(run, run.config.sets())
+    train(run, fresh=fresh)
+    evaluate(run)
+    report(run)
+
+
+# --- looking at runs -------------------------------------------------------------------------------------------------
+
+
+def describe_run(folder: Path) -> str:
+    """How far a run is, and what it has reached."""
+    run = Storage(str(folder))
+    if not run.exists("config.yaml"):
+        raise InputError(
+            f"{folder} is not a run: it has no config.yaml; runs are folders in `storage`, such as runs/quickstart"
+        )
+    lines = [f"run {Path(folder).name}"]
+    stages = run.read_json("stages.json") if run.exists("stages.json") else {}
+    lines += [f"  {title}: {stage['rows']:,} rows ({stage['folder']})" for title, stage in stages.items()]
+    training = run.read_json("training.json") if run.exists("training.json") else None
+    if training and training["done"]:
+        fitted = training["fitted"]
+        lines.append(
+            f"  train: done, {fitted['steps']:,} steps in {fitted['seconds']:.0f} s ({fitted['examples_per_s']:.1f} examples/s)"
+        )
+    elif run.exists("progress.json"):
+        seen = run.read_json("progress.json")
+        lines.append(f"  train: step {seen['step']:,} of {seen['total']:,} {seen['note']}")
+    if run.exists("failure.json"):
+        lines.append(f"  failed: {run.read_json('failure.json')['message']}")
+    metrics = run.read_json("metrics.json") if run.exists("metrics.json") else {}
+    lines += [f"  {key}: {value:.2f}" for key, value in metrics.items() if key.endswith((".f1", ".em", ".addsent_f1"))]
+    return "\n".join(lines)
+
+
+def unused_stages(storage: Storage) -> list[str]:
+    """Stage folders that no run's stages.json names."""
+    used = {
+        stage["folder"]
+        for name in storage.folders()
+        if storage.exists(f"{name}/stages.json")
+        for stage in storage.read_json(f"{name}/stages.json").values()
+    }
+    return [f"stages/{name}" for name in storage.folders("stages") if f"stages/{name}" not in used]

@@ -78,7 +78,9 @@ class Batch:
         return float(sum(of(rows) for rows in self.groups))
 
     def to(self, device: torch.device | str) -> Batch:
-        moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
         extras = {name: value.to(device, non_blocking=True) for name, value in self.extras.items()}
         return replace(self, **moved, extras=extras)
 
@@ -97,7 +99,8 @@ class Reader(Protocol):
     def embed(self, batch: Batch) -> Tensor: ...
 
 
-class Term(NamedTuple):
+@dataclass(frozen=True)
+class Term:
     """A term of the loss: this rank's sum, and the count over the whole step (all ranks, all groups) that normalises it."""
 
     total: Tensor

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from raydist.errors import InputError
-from raydist.reader.metrics import normalize
+from raydist.reader.metrics import normaliser
 
 WINDOW_SCHEMA = pa.schema(
     [
@@ -66,6 +66,7 @@ def make_windows(
         return_offsets_mapping=True,
     )
     has_types = "token_type_ids" in tokenizer.model_input_names
+    normalise = normaliser("squad")
     columns: dict[str, list] = {name: [] for name in WINDOW_SCHEMA.names}
     for number, sample in enumerate(encoded["overflow_to_sample_mapping"]):
         record, window = records[sample], encoded.encodings[number]
@@ -85,7 +86,7 @@ def make_windows(
         row = {
             "example": picked[sample],
             "passage": text_hash(record["passage_id"]),
-            "answer": text_hash(normalize(answer["text"], "squad", record["language"]) if answer else ""),
+            "answer": text_hash(normalise(answer["text"]) if answer else ""),
             "input_ids": ids,
             "token_types": window.type_ids if has_types else [],
             "cls": cls,
@@ -129,7 +130,7 @@ def _check_room(records: Sequence[Mapping], questions: list[str], tokenizer: Any
         if max_length - len(ids) - specials <= doc_stride and max_length - len(ids) - specials < len(record["context"]):
             room = max_length - len(ids) - specials
             raise InputError(
-                f"question {record['id']!r} takes {len(ids)} tokens and leaves {max(0, room)} for its passage, not more than the "
-                f"windows overlap (data.doc_stride {doc_stride}); raise data.max_length (now {max_length}) or lower "
+                f"question {record['id']!r} takes {len(ids)} tokens and leaves {max(0, room)} for its passage, not more than "
+                f"the windows overlap (data.doc_stride {doc_stride}); raise data.max_length (now {max_length}) or lower "
                 f"data.doc_stride or data.max_question_length"
             )

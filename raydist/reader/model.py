@@ -19,9 +19,9 @@ COUNTED_POSITIONS = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "m
 class SpanReader(nn.Module):
     """Encoder and span head. `question_answering` alone is what is saved."""
 
-    def __init__(self, question_answering: nn.Module) -> None:
+    def __init__(self, question_answering: Any) -> None:
         super().__init__()
-        self.question_answering = question_answering
+        self.question_answering: Any = question_answering  # a question answering model of transformers
 
     @property
     def config(self) -> Any:
@@ -29,7 +29,7 @@ class SpanReader(nn.Module):
 
     def embed(self, batch: Batch) -> Tensor:
         """Word embeddings straight from the lookup table: before positions, types and normalisation."""
-        return self.question_answering.get_input_embeddings()(batch.input_ids_BT)  # type: ignore[operator]
+        return self.question_answering.get_input_embeddings()(batch.input_ids_BT)
 
     def forward(self, batch: Batch, embeddings_BTH: Tensor | None = None) -> ReaderOutput:
         words = {"input_ids": batch.input_ids_BT} if embeddings_BTH is None else {"inputs_embeds": embeddings_BTH}
@@ -39,14 +39,14 @@ class SpanReader(nn.Module):
             words["position_ids"] = batch.attention_BT.long().cumsum(1) * batch.attention_BT + self.config.pad_token_id
         attention = batch.attention_BT.long()
         hidden_BTH = self.question_answering.base_model(attention_mask=attention, **words).last_hidden_state
-        start_BT, end_BT = self.question_answering.qa_outputs(hidden_BTH).float().unbind(-1)  # type: ignore[operator]
+        start_BT, end_BT = self.question_answering.qa_outputs(hidden_BTH).float().unbind(-1)
         return ReaderOutput(hidden_BTH, start_BT, end_BT)
 
     def save(self, folder: Path, tokenizer_folder: Path) -> None:
         """A folder that plain transformers opens: AutoModelForQuestionAnswering and AutoTokenizer."""
         from transformers import AutoTokenizer
 
-        self.question_answering.save_pretrained(folder)  # type: ignore[operator]
+        self.question_answering.save_pretrained(folder)
         AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(folder)
 
 

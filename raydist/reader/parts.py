@@ -47,7 +47,7 @@ def read_examples(storage: Storage, name: str, row_group: int | None = None) -> 
         return parquet.read() if row_group is None else parquet.read_row_group(row_group)
 
 
-def window_part_maker(*, model: str, revision: str | None, lengths: dict[str, Any]) -> Callable[[dict], Made]:
+def window_part_maker(*, model: str, revision: str | None) -> Callable[[dict], Made]:
     """A row group of examples -> its windows."""
     from transformers import AutoTokenizer
 
@@ -63,8 +63,11 @@ def window_part_maker(*, model: str, revision: str | None, lengths: dict[str, An
             keys = np.array([text_hash(id) for id in examples["id"].to_pylist()], np.int64)
             draws = keyed_uniform(spec["choice"]["seed"], 0, "choose", keys)
             rows = np.flatnonzero(draws <= spec["choice"]["highest"]).tolist()
-        windows = make_windows(examples, tokenizer, rows=rows, **lengths)
-        return {"part": windows, "info": {"examples": examples.num_rows, "chosen": examples.num_rows if rows is None else len(rows)}}
+        windows = make_windows(examples, tokenizer, rows=rows, **spec["lengths"])
+        return {
+            "part": windows,
+            "info": {"examples": examples.num_rows, "chosen": examples.num_rows if rows is None else len(rows)},
+        }
 
     return make
 

@@ -43,13 +43,16 @@ class WindowRows:
     @cached_property
     def _numbers(self) -> dict[str, np.ndarray]:
         names = ("passage", "answer", "cls", "question_start", "question_end", "passage_start", "passage_end", "start", "end")
-        return {name: self.column(name).astype(np.int64) for name in names} | {"has_answer": self.column("has_answer").astype(bool)}
+        return {name: self.column(name).astype(np.int64) for name in names} | {
+            "has_answer": self.column("has_answer").astype(bool)
+        }
 
     @cached_property
     def _lists(self) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
         """For each list column and each part: the flat values and where each row begins. No copy."""
         return {
-            name: [_flat(table[name]) for table in self.tables] for name in ("input_ids", "token_types", "char_start", "char_end")
+            name: [_flat(table[name]) for table in self.tables]
+            for name in ("input_ids", "token_types", "char_start", "char_end")
         }
 
     @cached_property
@@ -84,7 +87,9 @@ class WindowRows:
             passage_tokens=(numbers["passage_end"] - numbers["passage_start"])[rows],
         )
 
-    def batch(self, rows: np.ndarray, *, pad_id: int, groups: tuple[GroupRows, ...] = (), group: int = 0, mine=None, seed=0, step=0) -> Batch:
+    def batch(
+        self, rows: np.ndarray, *, pad_id: int, groups: tuple[GroupRows, ...] = (), group: int = 0, mine=None, seed=0, step=0
+    ) -> Batch:
         """Padded tensors of some rows."""
         longest = int(self.lengths[rows].max()) if len(rows) else 1
         ids = np.full((len(rows), longest), pad_id, np.int64)
@@ -118,7 +123,9 @@ class WindowRows:
             extras={"cls_B": torch.from_numpy(number["cls"])},
         )
 
-    def step_batches(self, groups: Sequence[np.ndarray], *, rank: int, ranks: int, pad_id: int, seed: int, step: int) -> list[Batch]:
+    def step_batches(
+        self, groups: Sequence[np.ndarray], *, rank: int, ranks: int, pad_id: int, seed: int, step: int
+    ) -> list[Batch]:
         """This rank's part of one step: a batch for each group."""
         known = tuple(self.group(rows) for rows in groups)
         batches = []

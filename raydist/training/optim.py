@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,13 +14,13 @@ from raydist.config import OptimConfig
 
 def build_optimizer(task: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
     """AdamW, fused; no decay on biases and normalisation. A module may name groups of its own (`parameter_groups`)."""
-    own: list[dict] = [group for module in task.modules() if hasattr(module, "parameter_groups") for group in module.parameter_groups()]
+    asking: list[Any] = [module for module in task.modules() if hasattr(module, "parameter_groups")]
+    own: list[dict[str, Any]] = [group for module in asking for group in module.parameter_groups()]
     taken = {id(p) for group in own for p in group["params"]}
-    rest = [(name, p) for name, p in task.named_parameters() if p.requires_grad and id(p) not in taken]
-    decayed = [p for name, p in rest if p.dim() >= 2]
-    plain = [p for name, p in rest if p.dim() < 2]
-    groups = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}, *own]
-    groups = [group for group in groups if group["params"]]
+    rest = [p for p in task.parameters() if p.requires_grad and id(p) not in taken]
+    decayed, plain = [p for p in rest if p.dim() >= 2], [p for p in rest if p.dim() < 2]
+    shared: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
+    groups = [group for group in shared + own if group["params"]]
     return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, weight_decay=optim.weight_decay, fused=True)
 
 

@@ -47,9 +47,9 @@ def _name(objective: str, part: str) -> str:
 def build_objectives(config: Config) -> dict[str, Objective]:
     """One line per objective; an objective is on when its section is present."""
     given = config.objectives
-    objectives: dict[str, Objective] = {"span": Span(
-            span_reduction=given.span.reduction, mask_non_passage=given.span.mask_non_passage
-        )}
+    objectives: dict[str, Objective] = {
+        "span": Span(span_reduction=given.span.reduction, mask_non_passage=given.span.mask_non_passage)
+    }
     return objectives
 
 
