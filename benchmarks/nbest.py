@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from raydist.reader.decode import Spans, nbest_table, top_spans, top_spans_product
 
-LENGTH, STRIDE, K, MAX_ANSWER, BATCH = 384, 128, 20, 30, 256
+LENGTH, STRIDE, K, MAX_ANSWER, BATCH = 384, 128, 20, 30, 512
 
 
 def read_questions(data_dir: Path, limit: int) -> list[dict]:
