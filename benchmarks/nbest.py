@@ -186,7 +186,7 @@ def main() -> None:
     }
     results = {name: run() for name, run in sides.items()}  # also warms up
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    cpu: dict[str, list[float]] = {name: [] for name in sides}  # of all threads; other work on the machine hardly counts in it
+    cpu: dict[str, list[float]] = {name: [] for name in sides}  # of all threads; other work on the machine disturbs it less
     for _ in range(options.rounds):
         for name, run in sides.items():
             began, began_cpu = time.perf_counter(), time.process_time()
