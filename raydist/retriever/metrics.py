@@ -1,0 +1,169 @@
+"""P@N, MRR, recall and nDCG of ranked lists (PAPERS 2.5), with ties settled, and TREC files so that other tools can check.
+
+``P@N`` is the share of questions with at least one gold sentence among the first N (a hit rate); ``MRR@100`` the mean of
+1 / rank of the first gold sentence, 0 beyond rank 100; ``recall@k`` the mean share of a question's gold sentences among
+the first k; ``nDCG@10`` has the relevance as gain and log2(rank + 1) as discount, over the best order there could be.
+
+Means go over all questions that have gold: one that the run does not answer counts 0. All values are from 0 to 1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+from urllib.parse import quote, unquote
+
+import numpy as np
+
+from raydist.errors import InputError
+
+Ties = Literal["id", "pessimistic"]
+Run = Mapping[str, Sequence[tuple[str, float]]]  # question id -> (sentence id, score) in any order
+Gold = Mapping[str, Mapping[str, int]]  # question id -> sentence id -> relevance, above 0
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalScores:
+    """One array per metric with a value for each question, in the order of ``questions``."""
+
+    questions: list[str]
+    values: dict[str, np.ndarray]
+
+    def means(self) -> dict[str, float]:
+        """The figures of a results table, such as ``P@1`` and ``MRR@100``."""
+        return {name: float(values.mean()) for name, values in self.values.items()}
+
+
+def rank_candidates(
+    candidates: Sequence[tuple[str, float]], ties: Ties = "id", gold: Mapping[str, int] | None = None
+) -> list[tuple[str, float]]:
+    """Best first; equal scores by id, and with ``pessimistic`` gold after all its equals."""
+    if ties not in get_args(Ties):
+        raise InputError(f"unknown ties {ties!r}; take one of {', '.join(get_args(Ties))}")
+    late = (gold or {}) if ties == "pessimistic" else {}
+    return sorted(candidates, key=lambda candidate: (-candidate[1], candidate[0] in late, candidate[0]))
+
+
+def score_run(
+    run: Run,
+    gold: Gold,
+    *,
+    ties: Ties = "id",
+    hits_at: Sequence[int] = (1, 5, 10),
+    recall_at: Sequence[int] = (10, 100),
+    mrr_at: int = 100,
+    ndcg_at: int = 10,
+) -> RetrievalScores:
+    """Score each question of ``gold`` by its ranked candidates."""
+    if not gold:
+        raise InputError("no question has a gold sentence: there is nothing to score")
+    unknown = [question for question in run if question not in gold]
+    if unknown:
+        raise InputError(f"{len(unknown)} questions of the run have no gold sentence, {unknown[0]!r} for one; leave them out")
+    depth = max(*hits_at, *recall_at, mrr_at, ndcg_at)
+    questions = list(gold)
+    gains_QK = np.zeros((len(questions), depth))
+    ideal_QK = np.zeros((len(questions), ndcg_at))
+    num_gold_Q = np.zeros(len(questions))
+    for row, question in enumerate(questions):
+        relevance = {id: value for id, value in gold[question].items() if value > 0}
+        if not relevance:
+            raise InputError(f"question {question!r} has no gold sentence; leave it out or give it one")
+        candidates = run.get(question, ())
+        scores = [score for _, score in candidates]
+        if not np.isfinite(scores).all():
+            raise InputError(f"question {question!r} has a score that is not finite; mend the scores first")
+        if len({id for id, _ in candidates}) != len(candidates):
+            raise InputError(f"question {question!r} lists the same sentence more than once; give each once")
+        ranked = rank_candidates(candidates, ties, relevance)[:depth]
+        gains_QK[row, : len(ranked)] = [relevance.get(id, 0) for id, _ in ranked]
+        best = sorted(relevance.values(), reverse=True)[:ndcg_at]
+        ideal_QK[row, : len(best)] = best
+        num_gold_Q[row] = len(relevance)
+
+    is_gold_QK = gains_QK > 0
+    first_Q = np.where(is_gold_QK[:, :mrr_at].any(1), is_gold_QK[:, :mrr_at].argmax(1) + 1, np.inf)
+    discount_K = 1 / np.log2(np.arange(2, ndcg_at + 2))
+    values = {f"P@{n}": is_gold_QK[:, :n].any(1).astype(float) for n in hits_at}
+    values[f"MRR@{mrr_at}"] = 1 / first_Q
+    values |= {f"recall@{k}": is_gold_QK[:, :k].sum(1) / num_gold_Q for k in recall_at}
+    values[f"nDCG@{ndcg_at}"] = (gains_QK[:, :ndcg_at] @ discount_K) / (ideal_QK @ discount_K)
+    return RetrievalScores(questions, values)
+
+
+def gold_of(question_ids: Iterable[str], sentence_ids: Iterable[str], relevance: Iterable[int]) -> dict[str, dict[str, int]]:
+    """Gold by question, from the three columns of a gold table."""
+    gold: dict[str, dict[str, int]] = {}
+    for question, sentence, value in zip(question_ids, sentence_ids, relevance):
+        gold.setdefault(question, {})[sentence] = value
+    return gold
+
+
+# ----------------------------------------------------------------------------------------------------------- TREC files
+
+
+def write_trec_run(path: Path, run: Run, tag: str = "raydist") -> None:
+    """Write ``question Q0 sentence rank score tag``, best first, so that every tool sees our order.
+
+    trec_eval keeps scores in float32, ignores ranks and has its own rule for ties; hence a score that is not below the
+    one before it is lowered to the next float32. Blanks in ids are written as %20, as in a URL.
+    """
+    lines = []
+    for question, candidates in run.items():
+        before = np.float32(np.inf)
+        for rank, (sentence, score) in enumerate(rank_candidates(candidates), 1):
+            before = min(np.float32(score), np.nextafter(before, np.float32(-np.inf)))
+            lines.append(f"{_quote(question)} Q0 {_quote(sentence)} {rank} {before:.9g} {tag}\n")
+    _write(Path(path), lines)
+
+
+def read_trec_run(path: Path) -> dict[str, list[tuple[str, float]]]:
+    """A run by question; ranks and tag are not needed."""
+    run: dict[str, list[tuple[str, float]]] = {}
+    for question, _, sentence, _, score, _ in _read(Path(path), "question Q0 sentence rank score tag"):
+        run.setdefault(unquote(question), []).append((unquote(sentence), float(score)))
+    return run
+
+
+def write_trec_gold(path: Path, gold: Gold) -> None:
+    """Write ``question 0 sentence relevance``."""
+    rows = ((question, sentence, value) for question, judged in gold.items() for sentence, value in judged.items())
+    _write(Path(path), [f"{_quote(question)} 0 {_quote(sentence)} {value}\n" for question, sentence, value in rows])
+
+
+def read_trec_gold(path: Path) -> dict[str, dict[str, int]]:
+    """Gold by question; judgements of 0 or less are none."""
+    rows = [(unquote(q), unquote(s), int(value)) for q, _, s, value in _read(Path(path), "question 0 sentence relevance")]
+    kept = [row for row in rows if row[2] > 0]
+    return gold_of(*zip(*kept)) if kept else {}
+
+
+def _quote(id: str) -> str:
+    return "".join(quote(c) if c == "%" or c.isspace() else c for c in id)
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    building = path.with_name(f".{path.name}.{os.getpid()}")
+    building.write_text("".join(lines), encoding="utf-8")
+    building.replace(path)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
+
+
+def _read(path: Path, layout: str) -> Iterable[list[str]]:
+    if not path.is_file():
+        raise InputError(f"no file {path}; wanted lines of: {layout}")
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        cells = line.split()
+        if cells and (len(cells) != len(layout.split()) or not _is_number(cells[4 if len(cells) == 6 else 3])):
+            raise InputError(f"{path}, line {number}: wanted {layout}, saw {line[:100]!r}")
+        if cells:
+            yield cells
