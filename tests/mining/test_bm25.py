@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -36,7 +37,10 @@ IDS = [f"s{n}" for n in range(len(TEXTS))]
 QUESTIONS = ["Which river flows through the town?", "town town 1611", "zebra", "", "the"]
 
 
-def slow(ids, tokens, question, k, formula=Formula()):
+DEFAULT = Formula()
+
+
+def slow(ids, tokens, question, k, formula=DEFAULT):
     """BM25 as a plain loop in float32: rarest word first, ties by id."""
     n, average = len(tokens), sum(map(len, tokens)) / len(tokens)
     df = {word: sum(word in row for row in tokens) for word in set(question)}
@@ -325,7 +329,7 @@ def test_bm25s_ranks_the_same(tmp_path, shards, idf):
         scores = scores / (2.2 if idf == "atire" else 1)  # there the share is times k1 + 1
         np.testing.assert_allclose([score for _, score in hits], sorted(scores[scores > 0])[::-1][:20], rtol=1e-5)
         at = [ids.index(id) for id, _ in hits]
-        for first, second in zip(at, at[1:]):  # their scores go down along our ranking, and ids go up where they are equal
+        for first, second in pairwise(at):  # their scores go down along our ranking, and ids go up where they are equal
             assert scores[first] > scores[second] * (1 - 1e-6)
             assert first < second or scores[first] - scores[second] > 1e-12
 

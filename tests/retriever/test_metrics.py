@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -134,7 +135,7 @@ def test_trec_files_read_back_in_the_order_written(tmp_path_factory, candidates)
     write_trec_run(path, {"a question": list(candidates.items())})
     read = read_trec_run(path)["a question"]
     assert [id for id, _ in read] == [id for id, _ in rank_candidates(list(candidates.items()))]
-    assert all(before > after for (_, before), (_, after) in zip(read, read[1:]))
+    assert all(before > after for (_, before), (_, after) in pairwise(read))
     write_trec_gold(path, {"a question": dict.fromkeys(candidates, 2)})
     assert read_trec_gold(path) == {"a question": dict.fromkeys(candidates, 2)}
 

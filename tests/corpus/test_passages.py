@@ -1,0 +1,371 @@
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from raydist.corpus import passages
+from raydist.corpus.passages import (
+    GOLD_SCHEMA,
+    PASSAGE_SCHEMA,
+    QUESTION_SCHEMA,
+    SENTENCE_SCHEMA,
+    count_duplicates,
+    cut_documents,
+    cut_passages,
+    duplicate_keys,
+    normalise_text,
+    read_answer_pairs,
+    read_beir,
+    read_boundaries,
+    read_reqa,
+    read_set,
+    read_table,
+    sentences_of_examples,
+    split_sentences,
+)
+from raydist.corpus.readers import plan_splits, read_split
+from raydist.errors import InputError
+from raydist.records import Answer, Example
+
+
+def pieces(text, language="en"):
+    return [text[start:end] for start, end in split_sentences(text, language)]
+
+
+# sentences
+
+
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("en", ["Dr. Smith met Mr. J. R. Brown.", "They spoke for 3.5 hours."]),
+        ("en", ["It cost $3.50.", "He paid."]),
+        ("en", ["The U.S. Senate met.", "It was late."]),
+        ("en", ["He left the U.S. for good.", "She stayed in the U.S.", "They never met again."]),
+        ("en", ['"Go!" he said.', '"Why?" she asked.', "Nobody knew."]),
+        ("en", ['He said "Stop."', "Then he left.", "(Nobody saw it.)", "“It rained.”", "Yes."]),
+        ("en", ["Wait... and see.", "Well...", "Then it ended…", "Or not?!", "Yes!!"]),
+        ("en", ["See No. 5, pp. 12 and Vol. 3.", "No.", "Next, e.g. this one, i.e. that."]),
+        ("en", ["Visit example.org today.", "Version 2.0.1 is out."]),
+        ("de", ["Am 3. Oktober kam z.B. Dr. Müller.", "Er blieb."]),
+        ("es", ["El Sr. García llegó.", "¿Quién era?", "¡Nadie lo sabía!"]),
+        ("ar", ["أين تقع المدينة؟", "تقع على النهر.", "نعم."]),
+        ("hi", ["नदी कहाँ है।", "यह यहाँ है॥", "ठीक।"]),
+        ("el", ["Πού είναι;", "Εδώ."]),
+        ("vi", ["Ông ở TP. Huế.", "Sông ở đâu?"]),
+    ],
+)
+def test_sentences_end_where_a_reader_would_end_them(language, sentences):
+    assert pieces(" ".join(sentences), language) == sentences
+
+
+def test_chinese_and_hindi_need_no_blank_after_the_stop():
+    assert pieces("他来了。她说：「走！」他们走了吗？是。", "zh") == ["他来了。", "她说：「走！」", "他们走了吗？", "是。"]
+    assert pieces("नदी है।यह है।", "hi") == ["नदी है।", "यह है।"]
+
+
+def test_a_number_with_a_stop_is_an_ordinal_in_german_and_an_end_in_english():
+    assert len(pieces("Er war der 3. Am Ende", "de")) == 1
+    assert len(pieces("He was number 3. Finally", "en")) == 2
+
+
+def test_a_blank_line_ends_a_sentence_and_a_line_break_does_not():
+    assert pieces("A title\n\nThe text\ngoes on\n \n  More") == ["A title", "The text\ngoes on", "More"]
+
+
+odd = st.text(st.sampled_from(list("aB1 .!?…。؟।॥;\"'”)»(\n\t\u00a0\u3000\u200bé")), max_size=60)
+
+
+@settings(max_examples=400, deadline=None)
+@given(odd | st.text(max_size=60), st.sampled_from(["en", "de", "el", "zh", "ar", "hi", "xx"]))
+@example("", "en")
+@example(" \n\n ", "en")
+@example("a.\n\n\n.b", "en")
+def test_sentences_are_slices_in_order_that_leave_out_nothing_but_blanks(text, language):
+    spans = split_sentences(text, language)
+    at = 0
+    for start, end in spans:
+        assert at <= start < end <= len(text)
+        assert text[at:start].strip() == ""  # what lies between is blank
+        assert text[start:end] == text[start:end].strip() != ""
+        at = end
+    assert text[at:].strip() == ""
+
+
+def test_documents_become_passages_become_sentences_with_stable_ids():
+    documents = pa.table(
+        {"document_id": ["Oder", "Leer"], "text": ["It flows. It is long.\n\nIt ends.", " \n\n "], "title": ["O", None]}
+    )
+    cut = cut_documents(documents)
+    assert cut.schema == PASSAGE_SCHEMA
+    assert cut["passage_id"].to_pylist() == ["Oder#0000", "Oder#0001"]
+    sentences = cut_passages(cut)
+    assert sentences.schema == SENTENCE_SCHEMA
+    assert sentences["sentence_id"].to_pylist() == ["Oder#0000#000", "Oder#0000#001", "Oder#0001#000"]
+    texts = dict(zip(cut["passage_id"].to_pylist(), cut["text"].to_pylist()))
+    for row in sentences.to_pylist():
+        assert texts[row["passage_id"]][row["start"] : row["end"]] == row["text"]
+        assert row["document_id"] == "Oder"
+    # block by block gives the rows of the whole
+    blocks = pa.concat_tables([cut_passages(cut.slice(0, 1)), cut_passages(cut.slice(1))])
+    assert blocks.to_pylist() == sentences.to_pylist()
+
+
+# duplicates
+
+
+def test_duplicates_are_told_by_normalised_text():
+    assert normalise_text("  The “ﬁrst” TOWN,\n(it's) Straße!  ") == "the first town it s strasse"
+    assert normalise_text("पानी") == "पानी"  # marks stay
+    one, again, turned, other = (
+        duplicate_keys(text) for text in ("The town, Oder.", "the TOWN Oder", "Oder: the town", "Oder")
+    )
+    assert one == again
+    assert one[0] != turned[0]
+    assert one[1] == turned[1]
+    assert not set(one) & set(other)
+    assert duplicate_keys("!!") != duplicate_keys("??")
+    texts = ["The town, Oder.", "the TOWN Oder", "Oder: the town", "Oder", "oder"]
+    sentences = pa.Table.from_pylist([passages._sentence(f"s{n}", text) for n, text in enumerate(texts)], SENTENCE_SCHEMA)
+    assert count_duplicates(sentences) == {"exact": 2, "near": 1}
+
+
+# sets with gold
+
+
+def write_beir(folder, corpus, queries, qrels):
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus))
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    (folder / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{d}\t{s}\n" for q, d, s in qrels)
+    )
+
+
+def reasons(found):
+    return [(row.what, row.reason, row.id, row.line) for row in found.rejected]
+
+
+CORPUS = [{"_id": "d1", "title": "Oder", "text": "It flows."}, {"_id": "d2", "title": "", "text": "It ends."}]
+
+
+def test_beir_layout(tmp_path):
+    queries = [{"_id": "q1", "text": "Where?"}, {"_id": "q2", "text": "When?"}, {"_id": "dev", "text": "Of another split?"}]
+    write_beir(tmp_path, CORPUS, queries, [("q1", "d1", 2), ("q1", "d2", 0), ("q2", "d2", 1)])
+    found = read_beir(tmp_path)
+    assert found.sentences.schema == SENTENCE_SCHEMA
+    assert found.questions.schema == QUESTION_SCHEMA
+    assert found.gold.schema == GOLD_SCHEMA
+    assert found.sentences["text"].to_pylist() == ["Oder It flows.", "It ends."]
+    assert found.questions["question_id"].to_pylist() == ["q1", "q2"]
+    assert [tuple(row.values()) for row in found.gold.to_pylist()] == [("q1", "d1", 2), ("q2", "d2", 1)]
+    assert found.rejected == []
+
+
+def test_everything_wrong_in_a_set_is_named_and_the_rest_stays(tmp_path):
+    corpus = [
+        *CORPUS,
+        {"_id": "d1", "text": "Again."},
+        {"_id": "d3", "title": "", "text": " "},
+        {"_id": "d4", "text": ["no", "text"]},
+    ]
+    queries = [
+        {"_id": "q1", "text": "Where?"},
+        {"_id": "q2", "text": "No gold left?"},
+        {"_id": "q1", "text": "Twice?"},
+        {"_id": "q3", "text": ""},
+    ]
+    qrels = [("q1", "d1", 1), ("q2", "d9", 1), ("q3", "d1", 1), ("q9", "d1", 1), ("q1", "d2", "much")]
+    write_beir(tmp_path, corpus, queries, qrels)
+    with open(tmp_path / "corpus.jsonl", "a") as file:
+        file.write('{"_id": "d5", "text"\n[1]\n')
+    found = read_beir(tmp_path)
+    assert found.sentences["sentence_id"].to_pylist() == ["d1", "d2"]
+    assert found.questions["question_id"].to_pylist() == ["q1"]
+    assert found.gold.to_pylist() == [{"question_id": "q1", "sentence_id": "d1", "relevance": 1}]
+    assert sorted(reasons(found)) == sorted(
+        [
+            ("sentence", "wrong type", "d4", 5),
+            ("row", "broken JSON", "", 6),
+            ("row", "wrong type", "", 7),
+            ("gold", "wrong type", "q1", 6),
+            ("sentence", "duplicate id", "d1", 3),
+            ("sentence", "empty sentence", "d3", 4),
+            ("question", "duplicate id", "q1", 3),
+            ("question", "empty question", "q3", 4),
+            ("gold", "gold sentence not in the corpus", "q2", 3),
+            ("gold", "gold for an unknown question", "q9", 5),
+            ("question", "question with no gold sentence", "q2", 2),
+        ]
+    )
+
+
+def test_an_empty_corpus_a_missing_file_and_ids_that_never_meet_stop_with_one_message(tmp_path):
+    write_beir(tmp_path / "a", [], [{"_id": "q", "text": "Where?"}], [("q", "d", 1)])
+    with pytest.raises(InputError, match="corpus is empty"):
+        read_beir(tmp_path / "a")
+    with pytest.raises(InputError, match=r"no file .*train.tsv"):
+        read_beir(tmp_path / "a", "train")
+    write_beir(tmp_path / "b", CORPUS, [{"_id": "q", "text": "Where?"}], [("other", "d1", 1)])
+    with pytest.raises(InputError, match="none of the questions"):
+        read_beir(tmp_path / "b")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "jsonl.gz", "tsv"])
+def test_mapped_columns_of_every_kind_of_table(tmp_path, suffix):
+    rows = [{"pid": 7, "body": "It, flows."}, {"pid": 8, "body": 'It "ends".\nReally.'}]
+    path = tmp_path / f"corpus.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif suffix.startswith("jsonl"):
+        text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(text) if suffix.endswith("gz") else text)
+    else:
+        import csv
+
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, ["pid", "body"], delimiter="\t" if suffix == "tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    (tmp_path / "q.jsonl").write_text('{"qid": 1, "q": "Where?"}\n')
+    (tmp_path / "g.csv").write_text("qid,pid\n1,8\n")
+    found = read_set(
+        path,
+        tmp_path / "q.jsonl",
+        tmp_path / "g.csv",
+        corpus_columns={"sentence_id": "pid", "text": "body"},
+        question_columns={"question_id": "qid", "text": "q"},
+        gold_columns={"question_id": "qid", "sentence_id": "pid"},
+    )
+    assert found.sentences["sentence_id"].to_pylist() == ["7", "8"]
+    assert found.sentences["text"].to_pylist() == [row["body"] for row in rows]
+    assert found.gold.to_pylist() == [{"question_id": "1", "sentence_id": "8", "relevance": 1}]
+    blocks = list(read_table(path, ("passage_id", "text"), {"passage_id": "pid", "text": "body"}, block_rows=1))
+    assert [block["passage_id"].to_pylist() for block in blocks] == [["7"], ["8"]]
+
+
+def test_a_column_that_is_not_there_and_a_file_that_is_no_table_are_named(tmp_path):
+    (tmp_path / "rows.csv").write_text("id,body\n1,text\n")
+    with pytest.raises(InputError, match=r"no column 'text', only id, body"):
+        list(read_table(tmp_path / "rows.csv", ("id", "text")))
+    (tmp_path / "rows.parquet").write_bytes(b"no parquet")
+    with pytest.raises(InputError, match="cannot be read as parquet"):
+        list(read_table(tmp_path / "rows.parquet", ("id",)))
+    (tmp_path / "rows.jsonl").write_bytes(b'{"id": "\xff"}\n')
+    with pytest.raises(InputError, match="cannot be read as jsonl"):
+        list(read_table(tmp_path / "rows.jsonl", ("id",)))
+    with pytest.raises(InputError, match="cannot tell"):
+        list(read_table(tmp_path / "rows.bin", ("id",)))
+
+
+def test_reqa_files(tmp_path):
+    path = tmp_path / "reqa.json"
+    document = {
+        "questions": ["Where?", "When?", "Why?"],
+        "candidates": ["Here.", "Now.", ""],
+        "ground_truths": [[0, 1], [9], [2]],
+    }
+    path.write_text(json.dumps(document))
+    found = read_reqa(path)
+    assert found.sentences["sentence_id"].to_pylist() == ["s00000000", "s00000001"]
+    assert found.gold["sentence_id"].to_pylist() == ["s00000000", "s00000001"]
+    assert found.questions["question_id"].to_pylist() == ["q00000000"]
+    assert [reason for _, reason, _, _ in reasons(found)] == [
+        "empty sentence",
+        "gold sentence not in the corpus",
+        "gold sentence not in the corpus",
+        "question with no gold sentence",
+        "question with no gold sentence",
+    ]
+    path.write_text(json.dumps({**document, "ground_truths": [[0]]}))
+    with pytest.raises(InputError, match="3 questions and 1 ground_truths"):
+        read_reqa(path)
+    path.write_text('{"questions": []}')
+    with pytest.raises(InputError, match="wanted an object with the lists"):
+        read_reqa(path)
+
+
+def test_pairs_of_question_and_answer(tmp_path):
+    path = tmp_path / "train.json"
+    rows = [("Where?", "Here.", 4), ("There?", "Here.", 2), ("Where?", "Or there.", 4), ("Other?", "Here.", 2), ("Why?", "", 3)]
+    questions, answers, ids = zip(*rows)
+    path.write_text(json.dumps({"questions": questions, "answers": answers, "question_ids": ids}))
+    found = read_answer_pairs(path)
+    assert found.sentences["text"].to_pylist() == ["Here.", "Or there."]  # equal answers are one sentence
+    assert found.questions["question_id"].to_pylist() == ["4", "2"]
+    assert [row["question_id"] for row in found.gold.to_pylist()] == ["4", "2", "4"]
+    assert reasons(found) == [("question", "duplicate id", "2", 4), ("question", "wrong type", "3", 5)]
+
+
+CONTEXT = "It flows. It is long. It ends."
+
+
+def asked(id, *starts, context=CONTEXT):
+    answers = [Answer(context[start : start + 4], start) for start in starts]
+    return Example(id, "Where?", context, answers, passage_id="p-" + context[:5], title="Oder", file="f", line=1)
+
+
+def test_gold_is_the_sentence_where_an_answer_begins():
+    found = sentences_of_examples([asked("a", 3), asked("b", 19, 26), asked("c", 0, context="Other text.")])
+    texts = dict(zip(found.sentences["sentence_id"].to_pylist(), found.sentences["text"].to_pylist()))
+    gold = [(row["question_id"], texts[row["sentence_id"]]) for row in found.gold.to_pylist()]
+    # the answer of b at 19 runs over into the third sentence and belongs to the second
+    assert gold == [("a", "It flows."), ("b", "It is long."), ("b", "It ends."), ("c", "Other text.")]
+    assert found.sentences["document_id"].to_pylist() == ["Oder"] * 4
+    assert len(found.passages) == 2
+
+
+def test_multireqa_boundaries_of_both_layouts_are_joined_and_checked(tmp_path):
+    examples = [asked("a1", 3), asked("b2", 26)]
+    lines = [("SQuAD_a1/b2/_0", 0, 21), ("SQuAD_a1/b2/_1", 22, 30), ("SQuAD_zz/_0", 0, 5)]
+    path = tmp_path / "candidates.json"
+    path.write_text(
+        "".join(json.dumps({"candidate_id": i, "response_start": s, "response_end": e}) + "\n" for i, s, e in lines)
+    )
+    joined = tmp_path / "sentences.jsonl"
+    joined.write_text(json.dumps({"title": "Oder", "paragraph": 0, "sentences": [[0, 21], [22, 30]]}) + "\n")
+    for file in (path, joined):
+        boundaries = read_boundaries(file, examples)
+        assert boundaries == {"p-It fl": [(0, 21), (22, 30)]}
+        found = sentences_of_examples(examples, boundaries)
+        assert found.sentences["text"].to_pylist() == ["It flows. It is long.", "It ends."]
+    overlapping = sentences_of_examples(examples, {"p-It fl": [(0, 21), (20, 30)]})
+    assert reasons(overlapping) == [("boundaries", "sentence boundaries do not fit the passage", "p-It fl", 0)]
+    assert len(overlapping.sentences) == 3  # cut by rule instead
+    gap = sentences_of_examples(examples, {"p-It fl": [(0, 9), (10, 21)]})
+    assert reasons(gap) == [
+        ("answer", "answer outside every sentence", "b2", 1),
+        ("question", "question with no gold sentence", "b2", 1),
+    ]
+    joined.write_text('{"title": "Oder"}\n')
+    with pytest.raises(InputError, match="line 1: no MultiReQA boundaries"):
+        read_boundaries(joined, examples)
+    with pytest.raises(InputError, match="none of these passages"):
+        read_boundaries(path, [])
+
+
+@pytest.mark.realdata
+def test_real_sets_are_read_whole(data_dir):
+    found = read_reqa(data_dir / "reqa_squad" / "test-A.json.gz")
+    assert (len(found.sentences), len(found.questions), found.rejected) == (5605, 5246, [])
+    found = read_answer_pairs(data_dir / "reqa_squad" / "train-10k.json.gz")
+    assert (len(found.questions), found.rejected) == (10_000, [])
+
+
+@pytest.mark.realdata
+def test_real_passages_are_cut_much_as_multireqa_cuts_them(data_dir):
+    splits = plan_splits([str(data_dir / "squad" / "dev-A-v1.1.json.gz")])
+    examples = [example for split in splits for example in read_split(split)[0]]
+    boundaries = read_boundaries(data_dir / "multireqa" / "squad-dev-A.sentences.jsonl.gz", examples)
+    assert (len(boundaries), sum(map(len, boundaries.values()))) == (1053, 5493)
+    found = sentences_of_examples(examples, boundaries)
+    assert found.rejected == []
+    assert len(found.questions) == len(examples) == 5257
+    contexts = {example.passage_id: example.context for example in examples}
+    ours = {(id, end) for id in boundaries for _, end in split_sentences(contexts[id])}
+    theirs = {(id, end) for id, spans in boundaries.items() for _, end in spans}
+    assert len(ours & theirs) / len(ours | theirs) > 0.95
