@@ -97,10 +97,15 @@ class Critic(nn.Module):
 
     def forward(self, points_NH: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            leak_NK = (self.inner(points_NH) > 0).to(points_NH.dtype).mul_(1 - LEAK).add_(LEAK)
+            open_NK = self.inner(points_NH).gt_(0)  # in place: this is the largest tensor here
         outer_K = self.outer.weight[0]
-        slope_NH = leak_NK @ (outer_K[:, None] * self.inner.weight)
-        value_N = (slope_NH * points_NH).sum(1) + leak_NK @ (outer_K * self.inner.bias) + self.outer.bias
+
+        def leaked(units_KX: Tensor) -> Tensor:
+            """Sums over units, each times its leak: 1 where it is open, LEAK elsewhere."""
+            return LEAK * units_KX.sum(0) + (1 - LEAK) * (open_NK @ units_KX)
+
+        slope_NH = leaked(outer_K[:, None] * self.inner.weight)
+        value_N = (slope_NH * points_NH).sum(1) + leaked(outer_K * self.inner.bias) + self.outer.bias
         return value_N, slope_NH
 
 
