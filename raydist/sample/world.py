@@ -6,6 +6,7 @@ used up (2.8 million passages, then names come again).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -17,6 +18,7 @@ ONSETS = ("b", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", 
 VOWELS = ("a", "e", "i", "o", "u")
 CODAS = ("n", "r", "l", "m", "s", "t", "k", "d")
 SYLLABLES = tuple(map("".join, product(ONSETS, VOWELS, CODAS)))
+FIRST_SYLLABLE = re.compile("^[^aeiou]+[aeiou][^aeiou]")
 NUM_GIVEN_NAMES = 500
 NAMES_PER_PASSAGE = 4  # of one kind
 ENDINGS_OF = {
@@ -199,11 +201,14 @@ class World:
         return Passage(number, entity, facts, note)
 
     def look_alike(self, fact: Fact, number: int, rng: Random) -> Fact:
-        """The same relation of an entity of no passage, with another value: true of nobody the question is about."""
-        kind, value_kind = self.domain.relations[fact.relation]
-        last = number * NAMES_PER_PASSAGE + NAMES_PER_PASSAGE - 1
+        """The same relation of an entity with a similar name and another value: it says nothing about the entity asked for."""
+        value_kind = self.domain.relations[fact.relation][1]
+        given, space, word = fact.entity.rpartition(" ")
+        similar = word
+        while similar == word:
+            similar = FIRST_SYLLABLE.sub(SYLLABLES[int(rng.random() * len(SYLLABLES))], word, count=1)
         if value_kind in RANGES:
             value: int | str = rng.randrange(*RANGES[value_kind])
         else:
-            value = self.name(value_kind, last - (value_kind == kind))
-        return Fact(fact.relation, self.name(kind, last), value)
+            value = self.name(value_kind, (number + 1) * NAMES_PER_PASSAGE - 1)  # a name that the passage leaves unused
+        return Fact(fact.relation, given + space + similar, value)
