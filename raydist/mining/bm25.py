@@ -18,9 +18,9 @@ Ties go to the smaller sentence id, in the order of code points: rows of a shard
     INDEX/statistics-00001/     terms, counts (.npy, memory-mapped)
 
 All folders appear by rename after they are whole. What grows with what: a shard on disk takes 6 bytes for each
-(term, row) pair plus its ids and terms; building one takes about 30 bytes of memory per word occurrence; searching
+(term, row) pair plus its ids and terms; building one takes about 35 bytes of memory per word occurrence; searching
 takes 4 bytes per row and thread, beyond the mapped files. The statistics hold every term once: merging them takes
-memory for the vocabularies of 16 shards at a time.
+memory for the vocabularies of 16 shards at a time, and for the ids of all new shards, to see that none is given twice.
 """
 
 from __future__ import annotations
@@ -218,25 +218,34 @@ class Vocabulary:
     @staticmethod
     def arrays(terms: pa.Array) -> dict[str, np.ndarray]:
         """The arrays of a vocabulary folder, for terms that are sorted already."""
-        heads = pc.binary_slice(terms.cast(pa.large_binary()), 0, 8).to_pylist()
-        return {**_string_arrays("terms", terms), "heads": _head_numbers(heads)}
+        return {**_string_arrays("terms", terms), "heads": _heads(terms)}
 
     def find(self, terms: Sequence[str]) -> np.ndarray:
         """The number of each term, -1 for one that is not here."""
-        encoded = [term.encode() for term in terms]
-        numbers = _head_numbers([term[:8] for term in encoded])
-        first, last = np.searchsorted(self.heads, numbers), np.searchsorted(self.heads, numbers, side="right")
+        asked = pa.array(terms, pa.large_string())
+        heads = _heads(asked)
+        first, last = np.searchsorted(self.heads, heads), np.searchsorted(self.heads, heads, side="right")
         found = np.full(len(terms), -1, np.int64)
-        for place in np.flatnonzero(first < last).tolist():
+        same_head = np.flatnonzero(first < last)
+        is_it = pc.equal(self.terms.take(pa.array(first[same_head])), asked.take(pa.array(same_head)))
+        is_it = is_it.to_numpy(zero_copy_only=False)
+        found[same_head[is_it]] = first[same_head[is_it]]
+        for place in same_head[~is_it].tolist():  # longer than eight bytes, and not the first of those that begin so
             at = bisect_left(range(last[place]), terms[place], lo=first[place], key=lambda i: self.terms[i].as_py())
             if at < last[place] and self.terms[at].as_py() == terms[place]:
                 found[place] = at
         return found
 
 
-def _head_numbers(heads: Sequence[bytes]) -> np.ndarray:
-    """Up to eight bytes as one number in the same order."""
-    return np.array(heads, dtype="S8").view(">u8").astype(np.uint64) if len(heads) else np.zeros(0, np.uint64)
+def _heads(strings: pa.Array) -> np.ndarray:
+    """The first eight bytes of each string as one number, in the same order."""
+    offsets, text = _string_arrays("strings", strings).values()
+    padded = np.append(text, np.zeros(8, np.uint8))
+    lengths = np.diff(offsets)
+    heads = np.zeros(len(strings), np.uint64)
+    for place in range(8):
+        heads = (heads << np.uint64(8)) | np.where(lengths > place, padded[offsets[:-1] + place], 0).astype(np.uint64)
+    return heads
 
 
 # ---------------------------------------------------------------------------------------------------------------- build
@@ -334,7 +343,7 @@ def _sum_counts(parts: Sequence[pa.Table]) -> pa.Table:
 
 
 def publish_index(folder: Path, shards: Sequence[str], formula: Formula | None = None) -> None:
-    """Sum the counts of the named shards of this folder and put them in force, all at once; then older sums may go."""
+    """Sum the counts of the named shards of this folder and put them in force, all at once. One caller at a time."""
     folder = Path(folder)
     opened = [_Shard(folder / name) for name in shards]
     if not sum(shard.num_rows for shard in opened):
@@ -354,8 +363,7 @@ def publish_index(folder: Path, shards: Sequence[str], formula: Formula | None =
     generation = before.get("generation", 0) + 1
     statistics = f"statistics-{generation:05d}"
     facts = {"rows": sum(s.num_rows for s in opened), "total_length": sum(s.total_length for s in opened)}
-    term, df = counts["term"].combine_chunks(), counts["df"].to_numpy()
-    term = term.chunk(0) if isinstance(term, pa.ChunkedArray) else term
+    term, df = counts["term"].chunk(0), counts["df"].to_numpy()
     _write_folder(folder / statistics, {**Vocabulary.arrays(term), "counts": df}, facts, "statistics.json")
     index = {
         "format": FORMAT,
@@ -407,6 +415,9 @@ def build_index(
     for name, start, end in zip(names, bounds, bounds[1:]):
         build_shard(folder / name, ids[start:end], texts[start:end], rules)
     publish_index(folder, names, formula)
+    for old in folder.glob("shard-?????"):  # of an index that was here before
+        if old.name not in names:
+            shutil.rmtree(old)
 
 
 def add_rows(folder: Path, ids: Iterable[str], texts: Iterable[str]) -> None:
@@ -437,7 +448,7 @@ def _rules(plain: dict[str, Any]) -> WordRules:
 class Hits(NamedTuple):
     """Best rows of each question, best first; where there are fewer than k, row -1 and score 0."""
 
-    rows: np.ndarray  # int64, questions x k; Index.sentence_ids gives their ids
+    rows: np.ndarray  # int64, questions x k; numbers within the open shards: Index.sentence_ids gives their ids
     scores: np.ndarray  # float32, questions x k; above 0
 
 
@@ -607,7 +618,10 @@ def _kernel(backend: Backend) -> Callable[..., None]:
         if backend == "numba":
             raise InputError("the numba search needs numba: pip install numba, or take backend auto or numpy") from None
         return _search_numpy
-    return njit(nogil=True, cache=True)(_search_loops)
+    try:
+        return njit(nogil=True, cache=True)(_search_loops)
+    except RuntimeError:  # no folder to keep the compiled code in
+        return njit(nogil=True)(_search_loops)
 
 
 def _search_numpy(
