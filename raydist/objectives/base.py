@@ -99,12 +99,11 @@ class Reader(Protocol):
     def embed(self, batch: Batch) -> Tensor: ...
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """A term of the loss: this rank's sum, and the count over the whole step (all ranks, all groups) that normalises it."""
 
     total: Tensor
-    count: float
+    count: float  # type: ignore[assignment]  # hides tuple.count, which nobody needs
 
     @property
     def mean(self) -> Tensor:

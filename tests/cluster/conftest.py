@@ -1,0 +1,56 @@
+import os
+
+import pytest
+
+from raydist.cluster.connect import Cluster
+from raydist.cluster.pipeline import Run
+from raydist.config import ClusterConfig, load_config
+
+
+@pytest.fixture(scope="session")
+def storage(tmp_path_factory) -> str:
+    """One storage for all tests: examples and windows are made once."""
+    return str(tmp_path_factory.mktemp("storage"))
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """One Ray cluster for all tests, with more logical CPUs than this machine has cores."""
+    with Cluster(ClusterConfig(local_cpus=8)) as cluster:
+        cluster.start()
+        yield cluster
+
+
+@pytest.fixture
+def make_run(cluster, storage):
+    """A run of a config that ships, with some keys changed."""
+
+    def make_run(*overrides: str, config: str = "debug_reader") -> Run:
+        run = Run(load_config(config, [f"storage={storage}", *overrides]).config, cluster)
+        run.begin()
+        return run
+
+    return make_run
+
+
+@pytest.fixture
+def raydist(tmp_path):
+    """The command line in a process of its own: (exit status, output, errors)."""
+    import subprocess
+    import sys
+
+    def raydist(*arguments: str, timeout: float = 300, **options):
+        command = [sys.executable, "-m", "raydist.cli", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, **options)
+        return done.returncode, done.stdout, done.stderr
+
+    return raydist
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.ray)
+
+
+os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")

@@ -1,0 +1,174 @@
+"""Training on Ray: the same updates whatever the workers, whatever dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from safetensors.torch import load_file
+
+from raydist.cluster import pipeline
+from raydist.errors import InputError
+
+# 24 steps of 16 rows: a few seconds, long enough to be hit by a kill
+STEPS = (
+    "data.train_questions=400",
+    "train.batch_size=16",
+    "train.max_steps=24",
+    "train.epochs=2",
+    "train.checkpoint_every=5",
+    "train.evaluate_every=12",
+    "train.dev_questions=20",
+    "optim.lr=1e-3",
+)
+
+
+def weights(run) -> dict:
+    return load_file(run.folder.path("model", "model.safetensors"))
+
+
+def losses(run) -> dict[int, float]:
+    lines = [json.loads(line) for line in Path(run.folder.path("metrics.jsonl")).read_text().splitlines()]
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
+def assert_same(a: dict, b: dict) -> None:
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        assert value.equal(b[name]), f"{name} differs"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster, storage):
+    """Finished runs with one and with two workers, to compare with."""
+    from raydist.config import load_config
+
+    runs = {}
+    for workers in (1, 2):
+        overrides = [f"storage={storage}", f"name=undisturbed_{workers}", f"cluster.workers={workers}", *STEPS]
+        run = pipeline.Run(load_config("debug_reader", overrides).config, cluster)
+        run.begin()
+        pipeline.train(run)
+        runs[workers] = run
+    return runs
+
+
+def test_one_and_two_workers_have_the_same_loss_at_every_step(make_run):
+    found = {}
+    for workers in (1, 2):
+        run = make_run(*STEPS, f"name=plain_{workers}", f"cluster.workers={workers}", "model.dropout=0", "train.max_steps=20")
+        pipeline.train(run)
+        found[workers] = losses(run)
+    assert found[1].keys() == set(range(1, 21))
+    assert found[2] == pytest.approx(found[1], abs=1e-5)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_worker_costs_nothing_but_time(make_run, undisturbed, workers):
+    run = make_run(*STEPS, f"name=killed_worker_{workers}", f"cluster.workers={workers}")
+    killed = threading.Event()
+
+    def kill_one() -> None:
+        while not killed.is_set():
+            if _step(run) >= 7:
+                victims = [p for p in psutil.process_iter(["cmdline"]) if "RayTrainWorker" in " ".join(p.info["cmdline"] or [])]
+                if victims:
+                    os.kill(victims[-1].pid, signal.SIGKILL)
+                    killed.set()
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=kill_one, daemon=True)
+    thread.start()
+    pipeline.train(run)
+    assert killed.is_set(), "training ended before a worker could be killed"
+    assert_same(weights(run), weights(undisturbed[workers]))
+    assert losses(run) == losses(undisturbed[workers])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_driver_started_again_ends_at_the_same_weights(make_run, undisturbed, storage, workers):
+    name = f"killed_driver_{workers}"
+    run = make_run(*STEPS, f"name={name}", f"cluster.workers={workers}")
+    arguments = ["train", "debug_reader", f"storage={storage}", *STEPS, f"name={name}", f"cluster.workers={workers}"]
+    command = [sys.executable, "-m", "raydist.cli", *arguments]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 240
+    while _step(run) < 12:
+        assert driver.poll() is None, driver.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    driver.kill()
+    driver.wait()
+    assert not run.folder.exists("fitted.json")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "train: going on after step" in done.stdout
+    assert_same(weights(run), weights(undisturbed[workers]))
+
+
+def _step(run) -> int:
+    try:
+        return run.folder.read_json("progress.json")["step"]
+    except (OSError, ValueError):
+        return 0
+
+
+def test_a_finished_run_is_left_alone_and_another_config_is_refused(make_run, undisturbed, capsys):
+    before = Path(undisturbed[1].folder.path("model", "model.safetensors")).stat().st_mtime_ns
+    pipeline.train(make_run(*STEPS, "name=undisturbed_1"))
+    assert "train: already done (24 steps)" in capsys.readouterr().out
+    with pytest.raises(InputError, match="was trained with other settings") as error:
+        pipeline.train(make_run(*STEPS, "name=undisturbed_1", "optim.lr=2e-3", "seed=1"))
+    assert "optim.lr: was 0.001, now 0.002" in str(error.value)
+    assert "seed: was 0, now 1" in str(error.value)
+    assert "--fresh" in str(error.value)
+    assert Path(undisturbed[1].folder.path("model", "model.safetensors")).stat().st_mtime_ns == before
+
+
+def test_the_exported_reader_is_plain_and_gives_the_same_answers(undisturbed):
+    """AutoModelForQuestionAnswering alone: same logits as our reader."""
+    import torch
+    from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+    from raydist.reader.model import load_reader
+    from raydist.reader.rows import WindowRows
+
+    run = undisturbed[1]
+    folder = run.folder.path("model")
+    plain, report = AutoModelForQuestionAnswering.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    where = pipeline.prepare(run, ["train"])["train"].where
+    rows = WindowRows([Path(where["windows_folder"]) / name for name in where["windows"]])
+    batch = rows.batch(torch.arange(4).numpy(), pad_id=AutoTokenizer.from_pretrained(folder).pad_token_id)
+    with torch.inference_mode():
+        ours = load_reader(Path(folder)).eval()(batch)
+        theirs = plain.eval()(batch.input_ids_BT, batch.attention_BT.long(), batch.token_types_BT)
+    torch.testing.assert_close(ours.start_BT, theirs.start_logits, rtol=0, atol=0)
+    torch.testing.assert_close(ours.end_BT, theirs.end_logits, rtol=0, atol=0)
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_and_names_term_step_and_rows(make_run):
+    from raydist.cluster.fit import TrainingFailed
+
+    run = make_run(*STEPS, "name=diverged", "optim.lr=1e30", "optim.warmup_steps=0", "optim.clip_norm=1e9")
+    with pytest.raises(TrainingFailed, match=r"span is (nan|inf) at step \d+, before the update; rows \d+") as error:
+        pipeline.train(run)
+    assert "lower optim.lr" in str(error.value)
+    assert not run.folder.exists("model")
+
+
+def test_training_stops_early_when_dev_does_not_get_better(make_run):
+    run = make_run(
+        *STEPS, "name=early", "train.evaluate_every=2", "train.early_stop=1", "optim.lr=1e-9", "optim.warmup_steps=0"
+    )
+    pipeline.train(run)
+    fitted = run.folder.read_json("fitted.json")
+    assert fitted["steps"] == 4  # the second evaluation was not better than the first
+    assert fitted["best_step"] == 2
