@@ -28,7 +28,7 @@ def test_only_cluster_imports_ray():
 
 
 def test_the_command_line_starts_without_torch_or_ray():
-    code = "import sys, raydist.cli; sys.exit(' '.join({'ray', 'torch', 'transformers'} & sys.modules.keys()))"
+    code = "import sys, raydist.cli; sys.exit(' '.join({'ray', 'torch', 'transformers'} & sys.modules.keys()) or None)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CHECKOUT)
     assert done.returncode == 0, done.stderr
 
@@ -71,3 +71,24 @@ def test_constraints_pin_every_installed_dependency():
     wanted = {Requirement(text).name.lower().replace("_", "-") for text in requires("raydist") or []} - {"faiss-gpu-cu12"}
     assert wanted <= pinned
     assert "torch==2.13.0" in (CHECKOUT / "constraints.txt").read_text().splitlines()
+
+
+def test_the_wheel_holds_every_module_every_config_and_the_vocabulary(tmp_path):
+    import shutil
+    import zipfile
+
+    source = tmp_path / "source"
+    kept = shutil.ignore_patterns(".*", "runs", "build", "*.egg-info", "__pycache__", "tests")
+    shutil.copytree(CHECKOUT, source, ignore=kept)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(source)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "raydist").rglob("*.py")}
+    wanted |= {
+        f"raydist/configs/{path.relative_to(CHECKOUT / 'configs').as_posix()}"
+        for path in (CHECKOUT / "configs").rglob("*.yaml")
+    }
+    wanted.add("raydist/tiny_vocabulary.txt")
+    assert wanted <= held
