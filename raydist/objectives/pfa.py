@@ -263,7 +263,7 @@ class Pfa(Objective):
 
     def forward(self, batch: Batch, output: ReaderOutput, reader: Reader) -> dict[str, Term]:
         if not self.applies(batch.step):
-            return {part: Term(self.nothing(), 0.0) for part in self.part_weights}
+            return {part: Term(self.nothing().to(output.hidden_BTH.device), 0.0) for part in self.part_weights}
         words_BTE = reader.embed(batch)
         changed_BTE, kl = self.perturb(batch, words_BTE, output.hidden_BTH)
         changed = reader(batch, changed_BTE)
