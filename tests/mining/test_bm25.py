@@ -121,8 +121,8 @@ def test_no_layout_row_order_backend_or_later_addition_changes_a_bit(tmp_path_fa
         rows = list(zip(ids, texts))
         random.shuffle(rows)
         build_index(folder / str(shards), [id for id, _ in rows], [text for _, text in rows], shards, formula=formula)
-        assert found(folder / str(shards), questions, k) == expected
-        assert found(folder / str(shards), questions, k, backend="numpy", threads=2) == expected
+        assert found(folder / str(shards), questions, k, threads=2) == expected
+        assert found(folder / str(shards), questions, k, backend="numpy") == expected
     half = len(texts) // 2
     if half:
         build_index(folder / "grown", ids[half:], texts[half:], formula=formula)
