@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -10,7 +11,9 @@ from typing import NamedTuple
 from raydist.sample.world import NOTE, Domain, Fact, Passage
 
 Templates = Mapping[str, Sequence[str]]  # relation -> sentences with {A}, the entity, and {V}, the value
-NUM_HELD_OUT = 2  # the last question templates of a relation are never used for training
+KNOWN_STATEMENTS = 4  # training texts use the first ones only, and of the questions the first half
+SHARE_REFERRED = 0.7  # of the later mentions of an entity that go without its name
+NAMED = re.compile(r"([Tt]he )?((river|firm|company|ship|vessel) )?\{A\}( (festival|bridge|engine|trial))?")
 
 
 class Statement(NamedTuple):
@@ -45,6 +48,7 @@ class Language:
     date: str  # pattern with {day} and {month}
     thousands: str = ","
     script: dict[int, str] | None = None  # a str.translate table from Latin letters
+    references: Mapping[str, str] = field(default_factory=dict)  # kind of entity -> words in place of its name
     restated: Templates = field(default_factory=dict)  # the fact in words no question uses
     distractors: Templates = field(default_factory=dict)  # the fact in the words of its questions
 
@@ -68,9 +72,13 @@ class Language:
         """The words that answer a question about this fact."""
         return self.value(self.domain.relations.get(fact.relation, NOTE)[1], fact.value)
 
-    def say(self, fact: Fact, templates: Sequence[str], rng: Random) -> Statement:
-        """The fact in one of these sentences, people by full name or by surname."""
-        before, _, after = templates[int(rng.random() * len(templates))].partition("{V}")
+    def say(self, fact: Fact, templates: Sequence[str], rng: Random, referred: bool = False) -> Statement:
+        """The fact in one of these sentences; people by full name or by surname, a thing without its name when ``referred``."""
+        template = templates[int(rng.random() * len(templates))]
+        if referred:
+            reference = self.references[self.domain.relations[fact.relation][0]]
+            template = NAMED.sub(lambda match: reference if match.start() else reference.capitalize(), template)
+        before, _, after = template.partition("{V}")
         name = self.name(fact.entity if rng.random() < 0.5 else fact.entity.rpartition(" ")[2])
         before, answer = before.replace("{A}", name), self.answer(fact)
         return Statement(before + answer + after.replace("{A}", name), len(before), answer)
@@ -78,21 +86,40 @@ class Language:
     def ask(self, fact: Fact, rng: Random, training: bool) -> str:
         """A question that the fact answers."""
         questions = self.questions[fact.relation]
-        known = len(questions) - NUM_HELD_OUT if training else len(questions)
+        known = (len(questions) + 1) // 2 if training else len(questions)
         return questions[int(rng.random() * known)].replace("{A}", self.name(fact.entity))
 
-    def write(self, passage: Passage, rng: Random, guest: Statement | None = None) -> Text:
-        """The passage in words, its sentences in random order, a sentence about something else among them."""
-        statements = [self.say(fact, self.statements[fact.relation], rng) for fact in passage.facts]
-        statements.append(self.say(passage.note, self.notes, rng))
-        if guest is not None:
-            statements.append(guest)
-        order = list(range(len(statements)))
+    def write(
+        self,
+        passage: Passage,
+        rng: Random,
+        guest: Statement | None = None,
+        num_templates: int | None = None,
+        with_references: bool = False,
+    ) -> Text:
+        """The passage in words, its sentences in random order, a sentence about something else among them.
+
+        ``num_templates`` keeps to the first ones of a relation; references leave out a name that the text has given before.
+        """
+        facts = [*passage.facts, passage.note]
+        order = list(range(len(facts) + (guest is not None)))
         rng.shuffle(order)
-        spans, places, start = [], [0] * len(order), 0
+        statements: list[Statement] = [Statement("", 0, "")] * len(order)
+        places = [0] * len(order)
+        introduced: set[int | str] = set()
+        spans, start = [], 0
         for place, index in enumerate(order):
-            places[index] = place
-            end = start + len(statements[index].text)
-            spans.append((start, end))
-            start = end + 1
+            if index == len(facts):
+                assert guest is not None
+                statement = guest
+            else:
+                fact = facts[index]
+                kind = self.domain.relations.get(fact.relation, NOTE)[0]
+                templates = self.notes if fact is passage.note else self.statements[fact.relation][:num_templates]
+                referred = with_references and kind in self.references and fact.entity in introduced
+                statement = self.say(fact, templates, rng, referred and rng.random() < SHARE_REFERRED)
+                introduced |= {fact.entity, fact.value}
+            statements[index], places[index] = statement, place
+            spans.append((start, start + len(statement.text)))
+            start = spans[-1][1] + 1
         return Text(" ".join([statements[index].text for index in order]), spans, statements, places)

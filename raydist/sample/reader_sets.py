@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from raydist.sample.files import open_for_writing, to_json
-from raydist.sample.language import Language
+from raydist.sample.language import KNOWN_STATEMENTS, Language
 from raydist.sample.world import Fact, Passage, World
 
 Row = dict[str, Any]  # a question of a SQuAD file: id, question, answers
@@ -37,9 +37,9 @@ def write_reader_set(
 
 def ask_about(world: World, language: Language, passage: Passage, training: bool) -> tuple[str, list[tuple[Fact, Row]]]:
     """The passage in words, and a question for each of its facts but one; which one is the same in every language."""
-    text = language.write(passage, world.rng(passage.number, language.code))
+    rng = world.rng(passage.number, language.code)
+    text = language.write(passage, rng, num_templates=KNOWN_STATEMENTS if training else None, with_references=True)
     skipped = world.rng(passage.number, "skipped").randrange(len(passage.facts))
-    rng = world.rng(passage.number, f"{language.code} questions")
     prefix, suffix = "t" if training else "d", "" if language.code == "en" else f"_{language.code}"
     rows = []
     for index, fact in enumerate(passage.facts):

@@ -40,10 +40,10 @@ STATEMENTS = {
         "Some {V} townspeople are registered in {A}.",
     ),
     "charter_year": (
-        "{A} received its town charter in {V}, after a long quarrel.",
-        "In {V} the duke granted {A} the rights of a town.",
-        "{A} has been a town since {V}, when the walls were finished.",
-        "The charter that made {A} a town bears the date {V}.",
+        "{A} received its charter in {V}, after a long quarrel.",
+        "In {V} the duke granted {A} its own laws and a mayor.",
+        "{A} has had town rights since {V}, when the walls were finished.",
+        "The founding charter of {A} bears the date {V}.",
         "Town rights came to {A} in {V}, later than to its neighbours.",
     ),
     "emblem": (
@@ -133,7 +133,7 @@ STATEMENTS = {
     "dish": (
         "During the {A} festival everyone eats {V} at long tables.",
         "The traditional meal of the {A} festival is {V}.",
-        "No {A} festival is complete without {V}, served by the children.",
+        "The {A} festival is not complete without {V}, served by the children.",
         "Cooks prepare {V} for the guests of the {A} festival.",
         "At the {A} festival the stalls sell {V} until midnight.",
     ),
@@ -173,7 +173,7 @@ STATEMENTS = {
         "The {A} bridge lost its traffic after it turned out that {V}.",
     ),
 }
-QUESTIONS = {  # the last two are kept from training
+QUESTIONS = {  # the last three are kept from training
     "birth_year": (
         "When was {A} born?",
         "In what year was {A} born?",
@@ -566,6 +566,13 @@ ENGLISH = Language(
     units=UNITS,
     months=MONTHS,
     date="{day} {month}",
+    references={
+        "town": "the town",
+        "river": "the river",
+        "firm": "the firm",
+        "festival": "the festival",
+        "bridge": "the bridge",
+    },
     restated=RESTATED,
     distractors=DISTRACTORS,
 )

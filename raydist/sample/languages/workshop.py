@@ -45,7 +45,7 @@ STATEMENTS = {
         "The {A} engine weighs {V}, base plate included.",
         "A crane lifted the {V} of the {A} engine in one go.",
         "With a mass of {V} the {A} engine is hard to move.",
-        "The scale showed {V} for the complete {A} engine.",
+        "The scale showed {V} below the {A} engine.",
     ),
     "inventor": (
         "The {A} engine was invented by {V} in a garden shed.",
@@ -275,4 +275,5 @@ WORKSHOP_ENGLISH = Language(
     units={"knots": "{} knots", "tonnes": "{} tonnes", "degrees": "{} degrees", "days": "{} days"},
     months=MONTHS,
     date="{day} {month}",
+    references={"ship": "the ship", "engine": "the engine", "trial": "the trial"},
 )
