@@ -41,7 +41,7 @@ class ReaderTask(nn.Module):
 
 
 def _name(objective: str, part: str) -> str:
-    return objective if part in ("", objective) else f"{objective}.{part}"
+    return objective if part == "loss" else f"{objective}.{part}"
 
 
 def build_objectives(config: Config) -> dict[str, Objective]:
