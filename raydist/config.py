@@ -44,6 +44,7 @@ class SourceConfig(Section):
     columns: dict[str, str] = {}
     rule: Literal["squad", "mrqa", "mlqa"] = "squad"
     adversarial: bool = False  # rows X and X-...: scored as AddSent (PAPERS 3.7) beside the plain mean
+    questions: int | None = Field(None, ge=1)  # a seeded choice of this many; of originals in an adversarial set
 
     @model_validator(mode="before")
     @classmethod
@@ -74,7 +75,6 @@ class DataConfig(Section):
     max_question_length: int = Field(64, ge=4)
     doc_stride: int = Field(128, ge=1)
     no_answer_windows: Literal["cls", "drop"] = "cls"
-    train_questions: int | None = Field(None, ge=1)  # a seeded choice of this many training questions
     max_rejected: float = Field(0.01, ge=0, le=1)
     repair_offsets: bool = False
     part_rows: int = Field(1000, ge=1)  # examples per part file of a stage
@@ -126,7 +126,7 @@ class TrainConfig(Section):
     precision: Literal["fp32", "bf16"] = "fp32"
     checkpoint_every: int = Field(200, ge=1)  # steps
     keep_checkpoints: int = Field(2, ge=1)
-    evaluate_every: int | None = Field(None, ge=1)  # steps; None: after each epoch
+    evaluate_every: int | None = Field(None, ge=0)  # steps; None: after each epoch; 0: never
     dev_questions: int | None = Field(None, ge=1)  # a seeded choice of the dev set, for evaluation during training
     choose: Literal["best", "last"] = "best"
     metric: Literal["f1", "em"] = "f1"
@@ -137,6 +137,12 @@ class TrainConfig(Section):
     def _groups_fit(self) -> Self:
         if self.accumulate > self.batch_size:
             raise ValueError(f"cannot cut a batch of {self.batch_size} into {self.accumulate} groups: lower accumulate")
+        return self
+
+    @model_validator(mode="after")
+    def _scores_to_choose_by(self) -> Self:
+        if self.evaluate_every == 0 and (self.choose == "best" or self.early_stop):
+            raise ValueError("choosing the best or stopping early needs evaluations: set evaluate_every, or choose: last")
         return self
 
 

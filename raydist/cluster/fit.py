@@ -151,7 +151,8 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     schedule = build_schedule(optimizer, config.optim, total, config.train.batch_size)
     state = restore(ray.train.get_checkpoint(), plain, optimizer, schedule)
     per_epoch = -(-len(train) // config.train.batch_size)
-    evaluation = DevEvaluation(config, sets["dev"], pad_id, rank, ranks) if "dev" in sets else None
+    wanted = "dev" in sets and config.train.evaluate_every != 0
+    evaluation = DevEvaluation(config, sets["dev"], pad_id, rank, ranks) if wanted else None
     log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size) if rank == 0 else None
     every = config.train.evaluate_every or per_epoch
     settings = config.train

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raydist.cluster.connect import Cluster
 from raydist.cluster.stages import Work, run_parts
@@ -335,16 +336,17 @@ def _row_groups(run: Run, made: Made) -> list[tuple[str, int]]:
 
 def _choice(run: Run, name: str, made: Made) -> dict | None:
     """A seeded choice of questions, as the highest draw that is still taken: a worker needs nothing but its own rows."""
-    from raydist.objectives.base import keyed_uniform
-    from raydist.reader.features import text_hash
+    from raydist.reader.parts import draw_questions
 
-    count = {"train": run.config.data.train_questions}.get(name)
-    if count is None or count >= made.manifest.rows:
+    source = run.config.sets()[name]
+    if source.questions is None:
         return None
     tables = [read_parquet(run.storage, f"{made.stage.folder}/{part['name']}", ["id"]) for part in made.manifest.parts]
-    keys = np.array([text_hash(id) for table in tables for id in table["id"].to_pylist()], np.int64)
-    draws = np.sort(keyed_uniform(run.config.seed, 0, "choose", keys))
-    return {"seed": run.config.seed, "highest": float(draws[count - 1])}
+    ids = [id for table in tables for id in table["id"].to_pylist()]
+    draws = np.unique(draw_questions(ids, run.config.seed, source.adversarial))
+    if source.questions >= len(draws):
+        return None
+    return {"seed": run.config.seed, "adversarial": source.adversarial, "highest": float(draws[source.questions - 1])}
 
 
 # --- training --------------------------------------------------------------------------------------------------------
@@ -518,7 +520,8 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
     for name in sorted(names, key=lambda name: name != "dev"):  # dev first: its no-answer threshold serves the others
         source = config.sets()[name]
         parts = [read_parquet(run.storage, f"{made[name].stage.folder}/{part['name']}") for part in made[name].manifest.parts]
-        examples = examples_of(pa.concat_tables(parts))
+        table = pa.concat_tables(parts)
+        examples = examples_of(table.filter(pc.is_in(table["id"], tables[name]["id"])) if name in tables else table)
         if not examples:
             say(f"{name}: no question has an answer to compare with; see predictions/{name}.json")
             continue

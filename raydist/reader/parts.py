@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,20 @@ def read_examples(storage: Storage, name: str, row_group: int | None = None) -> 
         return parquet.read() if row_group is None else parquet.read_row_group(row_group)
 
 
+def draw_questions(ids: Sequence[str], seed: int, adversarial: bool) -> np.ndarray:
+    """A number in [0, 1) for each question; the copies of an adversarial set draw with their original."""
+    from raydist.reader.features import text_hash
+
+    keys = [text_hash(id.split("-", 1)[0] if adversarial else id) for id in ids]
+    return keyed_uniform(seed, 0, "choose", np.array(keys, np.int64))
+
+
 def window_part_maker(*, model: str, revision: str | None) -> Callable[[dict], Made]:
     """A row group of examples -> its windows."""
     from transformers import AutoTokenizer
 
     from raydist.models import model_folder
-    from raydist.reader.features import make_windows, text_hash
+    from raydist.reader.features import make_windows
 
     tokenizer = AutoTokenizer.from_pretrained(model_folder(model, revision))
 
@@ -60,8 +68,7 @@ def window_part_maker(*, model: str, revision: str | None) -> Callable[[dict], M
         examples = read_examples(Storage(spec["folder"]), spec["part"], spec["row_group"])
         rows = None
         if spec["choice"]:  # a seeded choice of the whole set: those whose draw is low enough
-            keys = np.array([text_hash(id) for id in examples["id"].to_pylist()], np.int64)
-            draws = keyed_uniform(spec["choice"]["seed"], 0, "choose", keys)
+            draws = draw_questions(examples["id"].to_pylist(), spec["choice"]["seed"], spec["choice"]["adversarial"])
             rows = np.flatnonzero(draws <= spec["choice"]["highest"]).tolist()
         windows = make_windows(examples, tokenizer, rows=rows, **spec["lengths"])
         return {

@@ -18,7 +18,7 @@ from raydist.errors import InputError
 
 # 24 steps of 16 rows: a few seconds, long enough to be hit by a kill
 STEPS = (
-    "data.train_questions=400",
+    "data.train.questions=400",
     "train.batch_size=16",
     "train.max_steps=24",
     "train.epochs=2",
