@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from raydist.corpus.readers import plan_splits, read_split
 from raydist.models import model_folder
-from raydist.reader.metrics import score_addsent, score_predictions
+from raydist.reader.metrics import adversarial_scores, aggregate, score_predictions
 
 LENGTH, STRIDE, QUESTIONS, EPOCHS, BATCH, LR, WARMUP, N = 256, 128, 4000, 2, 16, 1e-4, 0.1, 20
 TESTS = {
@@ -88,14 +88,7 @@ def predict(model, tokenizer, examples: list) -> dict[str, str]:
             example, offsets = examples[row["example"]], row["offsets"]
             for s in np.argsort(-start)[:N]:
                 for e in np.argsort(-end)[:N]:
-                    if (
-                        s >= len(offsets)
-                        or e >= len(offsets)
-                        or offsets[s] is None
-                        or offsets[e] is None
-                        or e < s
-                        or e - s >= 30
-                    ):
+                    if max(s, e) >= len(offsets) or not offsets[s] or not offsets[e] or e < s or e - s >= 30:
                         continue
                     score = float(start[s] + end[e])
                     if score > best.get(example.id, (-np.inf, ""))[0]:
@@ -142,9 +135,10 @@ def scores_of(model, tokenizer, data: Path) -> dict[str, float]:
         examples = examples_of(data / file)
         texts = predict(model, tokenizer, examples)
         rows = score_predictions(texts, examples, "squad")
-        scores |= {f"{name}.f1": rows.f1.mean(), f"{name}.em": rows.em.mean()}
+        scores |= {f"{name}.{key}": aggregate(rows)[key] for key in ("f1", "em")}
         if name != "squad":
-            scores |= {f"{name}.{key}": value for key, value in score_addsent(rows).items()}
+            worst = aggregate(adversarial_scores(rows))
+            scores |= {f"{name}.addsent_{key}": worst[key] for key in ("f1", "em")}
     return {key: round(float(value), 3) for key, value in scores.items()}
 
 

@@ -84,7 +84,7 @@ def predict(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = F
         tables = pipeline.predict(run)
         for name, table in tables.items():
             print(
-                f"{name}: {table.num_rows:,} questions in {run.folder.path('predictions')}/{name}.json, .nbest.json and .parquet"
+                f"{name}: {table.num_rows:,} questions in {run.folder.path('predictions')}/{name}.json, .nbest.json, .parquet"
             )
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
+import tempfile
+from collections.abc import Iterator
 from typing import Self
 
 from raydist.config import ClusterConfig
@@ -50,7 +54,8 @@ class Cluster:
             os.environ |= WORKER_ENVIRONMENT  # inherited by the workers
             os.environ.setdefault("RAY_DEDUP_LOGS", "1")
             say("starting Ray on this machine")
-            ray.init(address="local", num_cpus=self.local_cpus, **(quiet | {"include_dashboard": False}))
+            with contextlib.nullcontext() if self.verbose else _hushed():
+                ray.init(address="local", num_cpus=self.local_cpus, **(quiet | {"include_dashboard": False}))
         self.owned = True
         quieten(level)
 
@@ -66,6 +71,24 @@ class Cluster:
 
             ray.shutdown()
             self.owned = False
+
+
+@contextlib.contextmanager
+def _hushed() -> Iterator[None]:
+    """Standard error of native code, too, held back; shown if what is inside fails."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(kept, held.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def quieten(level: int = logging.ERROR) -> None:

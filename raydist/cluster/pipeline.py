@@ -168,7 +168,8 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
     if source.hub:
         hub = (source.hub, source.split, source.hub_config)
         rows = load_hub(*hub)
-        as_rows: dict[str, Any] = {"file": "hub:" + "/".join(part for part in hub if part), "format": hub_format(source.hub, source.format)}
+        name_of_hub = "hub:" + "/".join(part for part in hub if part)
+        as_rows: dict[str, Any] = {"file": name_of_hub, "format": hub_format(source.hub, source.format)}
         as_rows |= {key: reading[key] for key in ("language", "columns", "repair_offsets")}
         specs: list[dict] = [
             {"hub": hub, "start": start, "end": min(start + HUB_ROWS, len(rows)), "reading": as_rows}
@@ -245,9 +246,7 @@ def _tell_rejected(run: Run, name: str, source: SourceConfig, examples: Made) ->
     if total.answers_repaired:
         say(f"{name}: {total.answers_repaired:,} answers moved to where their text is")
     if total.several_occurrences:
-        say(
-            f"{name}: {total.several_occurrences:,} answers without an offset occur more than once; the first is the label"
-        )
+        say(f"{name}: {total.several_occurrences:,} answers without an offset occur more than once; the first is the label")
     if total.not_extractive:
         say(f"{name}: {total.not_extractive:,} questions have answers that are no piece of the passage (yes, no): left out")
     if bad:

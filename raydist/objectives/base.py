@@ -168,7 +168,7 @@ class _Gather(torch.autograd.Function):
 def gather_group(rows_BX: Tensor, batch: Batch) -> Tensor:
     """This rank's vectors and all other ranks', as [G, ...] in the group's order, with gradient.
 
-    The gradient that reaches a rank's rows is the sum over all ranks: right for a loss whose total is the sum of the ranks' totals.
+    The gradient that reaches a rank's rows is the sum over all ranks: right for a loss that is the sum of the ranks' totals.
     """
     return _Gather.apply(rows_BX, batch.mine, len(batch.world))
 
