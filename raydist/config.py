@@ -68,7 +68,7 @@ class SampleConfig(Section):
 class DataConfig(Section):
     train: SourceConfig | None = None
     dev: SourceConfig | None = None
-    test: dict[str, SourceConfig] = {}
+    test: Annotated[dict[str, SourceConfig], BeforeValidator(lambda value: value or {})] = {}
     sample: SampleConfig = SampleConfig()
     root: str = ""  # relative file names start here
     max_length: int = Field(384, ge=16)
@@ -363,7 +363,8 @@ def _read(path: Path, chain: tuple[Path, ...]) -> tuple[dict, dict[str, str]]:
 
 
 def _merge(base: Any, over: Any) -> Any:
-    if isinstance(base, dict) and isinstance(over, dict):
+    whole = isinstance(over, dict) and over.keys() & {"files", "hub"}  # a data set replaces the one it is named like
+    if isinstance(base, dict) and isinstance(over, dict) and not whole:
         return base | {key: _merge(base.get(key), value) for key, value in over.items()}
     return over
 
@@ -373,7 +374,7 @@ def _set(values: dict, path: list[str], value: Any) -> None:
         if not isinstance(values.get(key), dict):
             values[key] = {"files": values[key]} if isinstance(values.get(key), str | list) else {}
         values = values[key]
-    values[path[-1]] = _merge(values.get(path[-1]), value) if isinstance(value, dict) else value
+    values[path[-1]] = value
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -20,13 +20,13 @@ import torch
 import torch.distributed as dist
 
 from raydist.cluster.connect import Cluster
-from raydist.cluster.stages import our_error
 from raydist.config import Config
+from raydist.errors import InputError
 from raydist.progress import Progress, say
 from raydist.reader.features import text_hash
 from raydist.reader.parts import read_examples
 from raydist.reader.rows import WindowRows
-from raydist.storage import Storage
+from raydist.storage import Storage, StorageError
 from raydist.training.loop import NonFiniteLoss, StepReport, num_steps, seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.plan import choose_rows
@@ -68,9 +68,14 @@ def fit_reader(cluster: Cluster, config: Config, run: Storage, sets: Mapping[str
         try:
             trainer.fit()
         except Exception as error:
-            raise our_error(error) from error
+            for failure in getattr(error, "worker_failures", {}).values():
+                text = str(failure)
+                if "cannot write " in text:  # StorageError, as it looks after its journey
+                    raise StorageError("cannot write " + text.split("cannot write ")[-1].strip()) from None
+            raise
     if run.exists("failure.json"):
-        raise TrainingFailed(run.read_json("failure.json")["message"])
+        failure = run.read_json("failure.json")
+        raise (InputError if failure["input"] else TrainingFailed)(failure["message"])
     return run.read_json("fitted.json")
 
 
@@ -120,9 +125,9 @@ def train_reader_worker(given: dict[str, Any]) -> None:
     run = Storage(given["run"])
     try:
         _train(Config.model_validate(given["config"]), run, given["sets"], given["began"])
-    except NonFiniteLoss as error:
+    except (NonFiniteLoss, InputError) as error:  # raised by every rank alike
         if ray.train.get_context().get_world_rank() == 0:
-            run.write_json("failure.json", {"message": str(error)})
+            run.write_json("failure.json", {"message": str(error), "input": isinstance(error, InputError)})
 
 
 def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) -> None:

@@ -321,6 +321,7 @@ def make_windows_of(run: Run, examples: dict[str, Made]) -> dict[str, dict]:
             "folder": examples[name].stage.uri,
             "examples": _row_groups(run, examples[name]),
             "choice": work.stage.identity["choice"],
+            "identity": dict(work.stage.identity) | {"examples": dict(examples[name].stage.identity)},
             "rows": manifest.rows,
         }
         for (name, work), manifest in zip(works.items(), manifests)
@@ -408,7 +409,7 @@ def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
     flat = dict(_flat(keep))
     flat["model.weights"] = folder_digest(run.model_folder)
     for name, where in sets.items():
-        flat[f"data.{name}"] = where["fingerprint"]
+        flat |= dict(_flat(where["identity"], f"data.{name}"))
     return flat
 
 

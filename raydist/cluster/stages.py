@@ -18,7 +18,7 @@ import numpy as np
 from raydist.cluster.connect import Cluster
 from raydist.errors import InputError
 from raydist.progress import Progress, say
-from raydist.storage import Manifest, Stage, StorageError, describe_part, encode_table
+from raydist.storage import Manifest, Stage, Storage, StorageError, describe_part, encode_table
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,23 @@ class PartWriter:
     """A Ray Data worker: makes parts and writes them. What it makes them with is built once."""
 
     def __init__(self, maker: Callable, kwargs: Mapping[str, Any]) -> None:
-        self.make = maker(**kwargs)
+        self.maker, self.kwargs = maker, kwargs
+        self.make: Callable[[dict], dict] | None = None
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list]:
         lines = []
         for text in batch["task"]:
             task = json.loads(text)
-            lines.append(json.dumps({"work": task["work"], "number": task["number"]} | self._write(task)))
+            try:
+                line = {"work": task["work"], "number": task["number"]} | self._write(task)
+            except (InputError, StorageError) as error:  # as data: an exception would come back wrapped and without its kind
+                line = {"error": str(error), "input": isinstance(error, InputError)}
+            lines.append(json.dumps(line))
         return {"line": lines}
 
     def _write(self, task: dict) -> dict:
-        from raydist.storage import Storage
-
         storage, name = Storage(task["folder"]), task["name"]
+        self.make = self.make or self.maker(**self.kwargs)  # not in the constructor: what fails there is tried for ever
         made = self.make(task["spec"])
         for extra, table in made.get("beside", {}).items():  # written first: the part's name is what says that all is there
             beside = name.replace("part-", f"{extra}-").rpartition(".")[0] + ".parquet"
@@ -124,25 +128,9 @@ def _stream(tasks: list[dict], maker: Callable, kwargs: Mapping[str, Any], actor
         num_cpus=1,
         num_gpus=gpus or None,
     )
-    try:
-        for batch in dataset.iter_batches(batch_size=None):
-            for line in batch["line"]:
-                yield json.loads(line)
-    except Exception as error:
-        raise our_error(error) from error
-
-
-def our_error(error: BaseException) -> BaseException:
-    """What a worker raised, if it was meant for the user: without Ray's wrapping."""
-    seen: set[int] = set()
-    queue: list[BaseException | None] = [error]
-    while queue:
-        inner = queue.pop()
-        if inner is None or id(inner) in seen:
-            continue
-        seen.add(id(inner))
-        for kind in (InputError, StorageError):
-            if isinstance(inner, kind):
-                return kind(*inner.args[:1]) if type(inner) is not kind else inner
-        queue += [inner.__cause__, inner.__context__, getattr(inner, "cause", None)]
-    return error
+    for batch in dataset.iter_batches(batch_size=None):
+        for text in batch["line"]:
+            line = json.loads(text)
+            if "error" in line:
+                raise (InputError if line["input"] else StorageError)(line["error"])
+            yield line

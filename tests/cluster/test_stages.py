@@ -1,0 +1,210 @@
+"""Stages: the same bytes whatever the layout, nothing twice, nothing half."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from raydist.cluster import pipeline
+from raydist.cluster.stages import Work, run_parts
+from raydist.errors import InputError
+from raydist.storage import Stage, Storage, StorageError
+
+
+def square_maker(*, log: str, slow: float = 0.0):
+    """Parts of squares; notes in a file which parts were made."""
+
+    def make(spec: dict) -> dict:
+        time.sleep(slow)
+        if spec.get("bad"):
+            raise InputError(f"part {spec['first']} is bad; mend it")
+        if spec.get("full"):
+            raise StorageError("cannot write x: no space is left on the device")
+        with open(log, "a") as file:
+            file.write(f"{spec['first']}\n")
+        numbers = range(spec["first"], spec["first"] + 10)
+        return {"part": pa.table({"n": [n * n for n in numbers]}), "info": {"first": spec["first"]}}
+
+    return make
+
+
+@pytest.fixture
+def squares(tmp_path):
+    def squares(name: str, parts: int = 6, **changes) -> tuple[Work, Path]:
+        specs = [{"first": 10 * i} | changes.get(str(i), {}) for i in range(parts)]
+        return Work(Stage(Storage(str(tmp_path)), name, {"parts": parts}), specs, name), tmp_path / f"{name}.log"
+
+    return squares
+
+
+def contents(work: Work) -> dict[str, bytes]:
+    folder = Path(work.stage.uri)
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "manifest.json"}
+
+
+def test_one_and_three_actors_write_the_same_bytes(cluster, squares):
+    found = []
+    for actors in (1, 3):
+        work, log = squares(f"layout{actors}")
+        (manifest,) = run_parts(cluster, [work], square_maker, {"log": str(log)}, label="squares", actors=actors)
+        found.append((contents(work), manifest.parts))
+        assert manifest.rows == 60
+        assert [part["info"]["first"] for part in manifest.parts] == [0, 10, 20, 30, 40, 50]
+    assert found[0] == found[1]
+
+
+def test_what_is_whole_is_not_made_again_and_what_is_missing_is(cluster, squares, capsys):
+    work, log = squares("again")
+    run_parts(cluster, [work], square_maker, {"log": str(log)}, label="squares")
+    before = contents(work)
+    run_parts(cluster, [work], square_maker, {"log": str(log)}, label="squares")
+    assert "again: already done (60 rows)" in capsys.readouterr().out
+    assert len(log.read_text().splitlines()) == 6
+    # an interrupted stage: no manifest, two parts missing
+    work.stage.storage.delete(f"{work.stage.folder}/manifest.json")
+    for number in (1, 4):
+        work.stage.storage.delete(f"{work.stage.folder}/{work.stage.part(number)}")
+    run_parts(cluster, [work], square_maker, {"log": str(log)}, label="squares")
+    assert "going on after 4 finished parts" in capsys.readouterr().out
+    assert sorted(log.read_text().splitlines()[6:]) == ["10", "40"]
+    assert contents(work) == before
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("bad", InputError), ("full", StorageError)])
+def test_a_workers_message_reaches_the_user_unwrapped_and_finished_parts_stay(cluster, squares, fault, kind):
+    work, log = squares(f"broken_{fault}", **{"3": {fault: True}})
+    with pytest.raises(kind) as error:
+        run_parts(cluster, [work], square_maker, {"log": str(log)}, label="squares")
+    assert type(error.value) is kind
+    assert str(error.value) in ("part 30 is bad; mend it", "cannot write x: no space is left on the device")
+    assert work.stage.manifest() is None
+    mended, log = squares(f"broken_{fault}")
+    run_parts(cluster, [mended], square_maker, {"log": str(log)}, label="squares")
+    made = log.read_text().splitlines()
+    assert sorted(set(made)) == sorted(made), "a finished part was made twice"
+    assert mended.stage.manifest().rows == 60
+
+
+def test_a_killed_actor_is_replaced_and_the_bytes_are_the_same(cluster, squares):
+    work, log = squares("kill", parts=12)
+    killed = threading.Event()
+
+    def kill_one() -> None:
+        while not killed.is_set():
+            if log.exists() and len(log.read_text().splitlines()) >= 2:
+                for process in psutil.process_iter(["cmdline"]):
+                    if "MapWorker" in " ".join(process.info["cmdline"] or []):
+                        os.kill(process.pid, signal.SIGKILL)
+                        killed.set()
+                        return
+            time.sleep(0.05)
+
+    threading.Thread(target=kill_one, daemon=True).start()
+    (manifest,) = run_parts(cluster, [work], square_maker, {"log": str(log), "slow": 0.4}, label="squares")
+    assert killed.is_set()
+    assert manifest.rows == 120
+    calm, calm_log = squares("calm", parts=12)
+    run_parts(cluster, [calm], square_maker, {"log": str(calm_log)}, label="squares")
+    assert contents(work) == contents(calm)
+
+
+def test_a_full_disk_stops_a_stage_and_the_same_command_goes_on(tmp_path):
+    """A real file system of 1 MiB, too small for the windows of the sample."""
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(small)], capture_output=True).returncode:
+        pytest.skip("mounting a file system is not permitted here")
+    try:
+        world = tmp_path / "world"
+        from raydist.sample.write import write_sample
+
+        write_sample(world, "small", 0)
+        (small / "stages").mkdir()
+        command = [sys.executable, "-m", "raydist.cli", "train", "debug_reader", f"storage={small}"]
+        command += [f"data.train={world}/en/train.json", f"data.dev={world}/en/dev.json", "data.test=null"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "no space is left on the device" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not list(small.rglob("*.tmp"))
+        whole = {path: path.read_bytes() for path in small.rglob("part-*")}
+        subprocess.run(["mount", "-o", "remount,size=200M", str(small)], check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert all(path.read_bytes() == content for path, content in whole.items())
+    finally:
+        subprocess.run(["umount", str(small)])
+
+
+def test_the_whole_pipeline_leaves_a_run_that_can_be_looked_at(make_run, capsys):
+    run = make_run("name=whole")
+    pipeline.run_all(run)
+    folder = Path(run.folder.path())
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert 0 <= metrics["dev.f1"] <= 100
+    assert metrics["dev.questions"] == 60
+    assert metrics["adversarial.originals"] == 40
+    assert metrics["adversarial.questions"] == 80
+    assert metrics["train.steps"] == 20
+    assert {line["step"] for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())} == set(range(1, 21))
+    assert "<html" in (folder / "report.html").read_text()
+    assert list((folder / "tensorboard").iterdir())
+    predictions = json.loads((folder / "predictions/dev.json").read_text())
+    lists = json.loads((folder / "predictions/dev.nbest.json").read_text())
+    assert predictions == {id: spans[0]["text"] for id, spans in lists.items()}
+    assert len(predictions) == 60
+    from datasets import load_dataset
+
+    rows = load_dataset(
+        "parquet", data_files=str(folder / "evaluation/dev.parquet"), split="train", cache_dir=str(folder / "hf")
+    )
+    assert sum(row["f1"] for row in rows) / 60 == pytest.approx(metrics["dev.f1"], abs=1e-4)
+    assert "dev" in capsys.readouterr().out
+    description = pipeline.describe_run(folder)
+    assert "train: done, 20 steps" in description
+    assert "dev.f1" in description
+
+
+def test_a_second_call_needs_no_ray_and_changes_nothing(make_run, storage, raydist):
+    pipeline.run_all(make_run("name=twice"))
+    folder = Path(storage) / "twice"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    code, out, err = raydist("run", "debug_reader", f"storage={storage}", "name=twice")
+    assert code == 0, err
+    assert "starting Ray" not in out
+    assert "train: already done (20 steps)" in out
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert after.keys() == before.keys()
+    changed = [str(path) for path in before if before[path] != after[path] and path.name != "stages.json"]
+    assert not changed
+
+
+def test_predictions_do_not_depend_on_parts_or_actors(make_run):
+    tables = []
+    for part_rows, actors in ((1000, 1), (7, 2)):
+        run = make_run("name=twice", f"data.part_rows={part_rows}", f"cluster.actors={actors}", "predict.split=dev")
+        tables.append(pipeline.predict(run)["dev"])
+    scores = [[row["score"] for spans in table["nbest"].to_pylist() for row in spans] for table in tables]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)  # other rows in the batch: other rounding
+    for name in ("id", "language", "passage_id"):
+        assert tables[0][name].to_pylist() == tables[1][name].to_pylist()
+    texts = [[[span["text"] for span in spans[:1]] for spans in table["nbest"].to_pylist()] for table in tables]
+    assert texts[0] == texts[1]
+
+
+def test_unused_stages_are_found_and_used_ones_kept(make_run, storage):
+    run = make_run("name=tidy", "data.max_length=100", "data.doc_stride=32")
+    pipeline.prepare(run, ["dev"])
+    store = Storage(storage)
+    used = {stage["folder"] for stage in run.stages.values()}
+    assert not used & set(pipeline.unused_stages(store))
+    run.folder.delete("stages.json")
+    assert next(folder for folder in used if "windows" in folder) in pipeline.unused_stages(store)
