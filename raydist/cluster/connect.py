@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ class Cluster:
         level = logging.INFO if self.verbose else logging.ERROR
         quiet = {"log_to_driver": self.verbose, "logging_level": level, "include_dashboard": None}
         if address:
+            _check_reachable(address)
             try:
                 ray.init(address=address, runtime_env={"env_vars": WORKER_ENVIRONMENT}, **quiet)
             except (ConnectionError, RuntimeError, ValueError) as error:
@@ -71,6 +73,20 @@ class Cluster:
 
             ray.shutdown()
             self.owned = False
+
+
+def _check_reachable(address: str) -> None:
+    """Knock before asking: Ray itself would wait for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdigit():  # "auto" and the like: Ray knows where
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError as error:
+        raise InputError(
+            f"no Ray cluster answers at {address} ({error.strerror or error}); check cluster.address and RAY_ADDRESS, "
+            f"or leave both out to run on this machine"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -276,6 +276,7 @@ def prepare(run: Run, names: Iterable[str]) -> dict[str, ReadySet]:
     names = list(names)
     missing = [name for name in names if name not in run.prepared]
     if missing:
+        _ = run.model_folder  # a wrong name is told before anything is read
         examples = make_examples(run, missing)
         where = make_windows_of(run, examples)
         run.prepared |= {name: ReadySet(examples[name], where[name]) for name in missing}
