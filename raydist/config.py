@@ -112,10 +112,66 @@ class SpanConfig(Section):
     mask_non_passage: bool = True
 
 
+class InfomaxConfig(Section):
+    """QAInfomax: an answer stays informative of its context (PAPERS 3). Nothing of it is left at inference."""
+
+    weight: float | None = Field(None, ge=0)  # lambda, on the sum of start and end loss; None: the variant's own, 0.3 or 0.25
+    alpha: float = Field(1.0, ge=0)  # local constraint
+    beta: float = Field(0.5, ge=0)  # global constraint
+    context: int = Field(5, ge=0)  # words around the answer
+    summary: Literal["mean", "max", "sample"] = "mean"
+    variant: Literal["paper", "reference"] = "paper"
+    dropout: float = Field(0.5, ge=0, lt=1)
+
+
+class PfaConfig(Section):
+    """Perturbation for alignment (PAPERS 4): a second pass over perturbed embeddings, and both readings brought together."""
+
+    perturber: Literal["mlp", "noise", "dropout", "gaussian", "identity"] = "mlp"
+    bottleneck: int = Field(500, ge=1)
+    delta: float = Field(0.5, gt=0)
+    align: Literal["cos", "fro", "kl", "js", "w1", "sinkhorn"] = "w1"
+    lambda1: float = Field(1.0, ge=0)  # loss of the perturbed reading
+    lambda2: float = Field(1.0, ge=0)  # alignment
+    gamma: float = Field(1.0, gt=0)
+    alpha: float = Field(0.5, ge=0, le=1)
+    every: int = Field(1, ge=1)  # acts in one step of so many
+    scope: Literal["passage", "all"] = "passage"
+    penalty: Literal["squared", "one_sided", "two_sided"] = "squared"
+    penalty_at: Literal["representation", "embedding"] = "representation"
+    critic_size: int = Field(2048, ge=1)
+    critic_steps: int = Field(0, ge=0)
+    critic_lr: float = Field(1e-4, gt=0)
+    beta_kl: float = Field(1.0, ge=0)
+    prior_dropout: float = Field(0.1, gt=0, lt=1)
+    sinkhorn_tokens: int = Field(256, ge=2)
+    sinkhorn_epsilon: float = Field(0.05, gt=0)
+    sinkhorn_iterations: int = Field(20, ge=1)
+
+
+class AnswerContrastConfig(Section):
+    """Answer-aware contrast (PAPERS 6.5): the gold span against its nearest rivals. alpha of it, 1 - alpha of the span loss."""
+
+    alpha: float = Field(0.5, ge=0, le=1)
+    tau: float = Field(10.0, gt=0)
+    top: int = Field(50, ge=1)
+    theta: int = Field(1, ge=1)
+    select: Literal["nearest", "top1", "random"] = "nearest"
+    negatives: Literal["hard", "in_batch", "both"] = "both"
+    hard_from_others: bool = False
+    question: Literal["mean", "cls"] = "mean"
+    gather: bool = True
+    schedule: Literal["joint", "sequential"] = "joint"
+    sequential_epochs: float = Field(1.0, ge=0)  # alpha is 0 for so long, under `sequential`
+
+
 class ObjectivesConfig(Section):
     """What training minimizes. An objective is on when its section is present."""
 
     span: SpanConfig = SpanConfig()
+    infomax: InfomaxConfig | None = None
+    pfa: PfaConfig | None = None
+    answer_contrast: AnswerContrastConfig | None = None
 
 
 class TrainConfig(Section):
@@ -232,6 +288,22 @@ class Config(Section):
         if rows < workers:
             raise ValueError(
                 f"{workers} workers cannot share {rows} rows: train.batch_size / train.accumulate must reach cluster.workers"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _objectives_fit(self) -> Self:
+        rows = self.train.batch_size // self.train.accumulate
+        if self.objectives.infomax and rows < 2:
+            raise ValueError(
+                f"objectives.infomax draws negatives from the batch, and one forward pass has {rows} row: set train.batch_size "
+                f"over train.accumulate to 2 or more"
+            )
+        pfa = self.objectives.pfa
+        if pfa and pfa.penalty_at == "embedding" and self.model.attention == "sdpa":
+            raise ValueError(
+                "objectives.pfa.penalty_at: embedding needs a second derivative, which model.attention: sdpa has not: "
+                "use eager or auto, or penalty_at: representation"
             )
         return self
 

@@ -52,6 +52,10 @@ def test_all_problems_are_reported_at_once_with_the_nearest_key(write):
         ("data: {test: {dev: a.json}}\n", "cannot be called 'dev'"),
         ("train: {accumulate: 20}\n", "cannot cut a batch of 16 into 20 groups"),
         ("optim: {lr: .inf}\n", "optim.lr"),
+        ("objectives: {infomax: {}}\ntrain: {batch_size: 1}\n", "draws negatives from the batch"),
+        ("objectives: {pfa: {penalty_at: embedding}}\nmodel: {attention: sdpa}\n", "needs a second derivative"),
+        ("objectives: {pfa: {bottleneck: 0}}\n", "objectives.pfa.bottleneck: should be greater than or equal to 1, got 0"),
+        ("objectives: {answer_contrast: {tau: 0}}\n", "objectives.answer_contrast.tau: should be greater than 0, got 0"),
     ],
 )
 def test_a_wrong_config_is_refused_by_name(write, text, said):

@@ -148,14 +148,14 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     total = num_steps(
         len(train), batch_size=config.train.batch_size, epochs=config.train.epochs, max_steps=config.train.max_steps
     )
-    plain = build_reader_task(config, folder)
+    per_epoch = -(-len(train) // config.train.batch_size)
+    plain = build_reader_task(config, folder, per_epoch)
     task = ray.train.torch.prepare_model(
         plain, parallel_strategy_kwargs={"gradient_as_bucket_view": True} if ranks > 1 else None
     )
     optimizer = build_optimizer(plain, config.optim)
     schedule = build_schedule(optimizer, config.optim, total, config.train.batch_size)
     state = restore(ray.train.get_checkpoint(), plain, optimizer, schedule)
-    per_epoch = -(-len(train) // config.train.batch_size)
     wanted = "dev" in sets and config.train.evaluate_every != 0
     evaluation = DevEvaluation(config, sets["dev"], pad_id, rank, ranks) if wanted else None
     log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size) if rank == 0 else None

@@ -73,7 +73,7 @@ def train_step(
             (total_loss(terms, weights) * world_size()).backward()  # DDP averages over ranks; ours is a sum
         for name, term in terms.items():
             sums.setdefault(name, []).append(term.total.detach())
-            counts[name] = term.count
+            counts[name] = term.count  # 0: this objective had nothing to do in this step
     means = _global_means(sums, counts)
     for name, mean in means.items():
         if not np.isfinite(mean):

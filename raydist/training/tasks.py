@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any, cast
 
+import torch
 from torch import nn
 
 from raydist.config import Config
+from raydist.objectives.answer_contrast import AnswerContrast, piece_codes
 from raydist.objectives.base import Batch, Objective, Term
+from raydist.objectives.infomax import Infomax
+from raydist.objectives.pfa import Pfa
 from raydist.objectives.span import Span
+from raydist.reader.decode import top_spans
 from raydist.reader.model import SpanReader, load_reader
 
 
@@ -32,28 +38,57 @@ class ReaderTask(nn.Module):
 
     def weights(self, step: int) -> dict[str, float]:
         """What each part counts in a step. Weights act in the loop alone; a part without one is only logged."""
-        scale = math.prod(objective.total_scale for objective in self.objectives.values())  # type: ignore[misc]
-        return {
+        objectives = cast(dict[str, Objective], dict(self.objectives.items()))
+        scale = math.prod(objective.total_scale for objective in objectives.values())
+        weights = {
             _name(name, part): scale * weight
-            for name, objective in self.objectives.items()
-            for part, weight in objective.weights(step).items()  # type: ignore[operator]
+            for name, objective in objectives.items()
+            for part, weight in objective.weights(step).items()
         }
+        contrast = objectives.get("answer_contrast")
+        if isinstance(contrast, AnswerContrast):  # PAPERS 6.5: alpha of the contrast, 1 - alpha of the task's own loss
+            weights["span"] *= contrast.base_weight(step)
+        return weights
 
 
 def _name(objective: str, part: str) -> str:
     return objective if part == "loss" else f"{objective}.{part}"
 
 
-def build_objectives(config: Config) -> dict[str, Objective]:
-    """One line per objective; an objective is on when its section is present."""
+def build_objectives(config: Config, reader: SpanReader, folder: Path, steps_per_epoch: int) -> dict[str, Objective]:
+    """One objective after the other; each is on when its section is present."""
     given = config.objectives
-    objectives: dict[str, Objective] = {
-        "span": Span(span_reduction=given.span.reduction, mask_non_passage=given.span.mask_non_passage)
-    }
+    span: dict[str, Any] = {"span_reduction": given.span.reduction, "mask_non_passage": given.span.mask_non_passage}
+    scale = given.span.reduction
+    hidden_size = reader.config.hidden_size
+    objectives: dict[str, Objective] = {"span": Span(**span)}
+    if given.infomax:
+        objectives["infomax"] = Infomax(hidden_size, span_reduction=scale, **given.infomax.model_dump())
+    if given.pfa:
+        embedding_size = reader.question_answering.get_input_embeddings().weight.shape[1]
+        objectives["pfa"] = Pfa(hidden_size, embedding_size=embedding_size, **span, **given.pfa.model_dump())
+    if given.answer_contrast:
+        from transformers import AutoTokenizer
+
+        settings = given.answer_contrast.model_dump()
+        epochs, schedule = settings.pop("sequential_epochs"), settings.pop("schedule")
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        objectives["answer_contrast"] = AnswerContrast(
+            top_spans,
+            piece_codes(tokenizer.convert_ids_to_tokens(range(len(tokenizer)))),
+            max_answer_length=config.predict.max_answer_length,
+            first_step=round(epochs * steps_per_epoch) if schedule == "sequential" else 0,
+            span_reduction=scale,
+            **settings,
+        )
     return objectives
 
 
-def build_reader_task(config: Config, folder: Path) -> ReaderTask:
+def build_reader_task(config: Config, folder: Path, steps_per_epoch: int = 1) -> ReaderTask:
     """The reader over the encoder in a folder, with the config's objectives; the same weights for the same seed."""
-    reader = load_reader(folder, attention=config.model.attention, dropout=config.model.dropout, seed=config.seed)
-    return ReaderTask(reader, build_objectives(config))
+    second_derivative = config.objectives.pfa is not None and config.objectives.pfa.penalty_at == "embedding"
+    attention = "eager" if second_derivative else config.model.attention
+    reader = load_reader(folder, attention=attention, dropout=config.model.dropout, seed=config.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return ReaderTask(reader, build_objectives(config, reader, folder, steps_per_epoch))

@@ -122,3 +122,40 @@ def test_weights_act_in_the_total_alone():
 def test_number_of_steps(rows, epochs, limit, steps):
     # 100 rows are 7 batches of 16
     assert num_steps(rows, batch_size=16, epochs=epochs, max_steps=limit) == steps
+
+
+OBJECTIVES = {"infomax": {}, "pfa": {"bottleneck": 8, "critic_size": 16}, "answer_contrast": {"top": 5}}
+
+
+@pytest.mark.parametrize("names", [("infomax",), ("pfa",), ("answer_contrast",), ("infomax", "pfa", "answer_contrast")])
+def test_objectives_train_alone_and_together(rows, names):
+    task, optimizer, schedule = fresh(
+        objectives={name: OBJECTIVES[name] for name in names}, optim={"lr": 3e-3, "warmup_steps": 1}
+    )
+    before = copy.deepcopy(task.state_dict())
+    reports = run(task, optimizer, schedule, rows, last=10)
+    assert reports[-1].terms["span"] < reports[0].terms["span"]
+    assert {name.split(".")[0] for name in reports[0].terms} == {"span", *names}
+    weights = task.weights(0)
+    assert weights["span"] == (0.5 if "answer_contrast" in names else 1.0)
+    assert reports[0].loss == pytest.approx(sum(weights[name] * mean for name, mean in reports[0].terms.items()))
+    still = [name for name, value in task.state_dict().items() if value.equal(before[name]) and value.is_floating_point()]
+    assert not still, "parameters that never moved"
+
+
+def test_a_reader_trained_with_objectives_is_saved_as_a_plain_one(rows, tmp_path):
+    from transformers import AutoModelForQuestionAnswering
+
+    task, optimizer, schedule = fresh(objectives=OBJECTIVES)
+    run(task, optimizer, schedule, rows, last=2)
+    task.reader.save(tmp_path, model_folder("builtin:tiny"))
+    plain, report = AutoModelForQuestionAnswering.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    batch = rows.batch(np.arange(5), pad_id=0)
+    task.eval(), plain.eval()
+    with torch.inference_mode():
+        ours = task.reader(batch)
+        theirs = plain(batch.input_ids_BT, batch.attention_BT.long(), batch.token_types_BT)
+    assert ours.start_BT.equal(theirs.start_logits)
+    assert ours.end_BT.equal(theirs.end_logits)
