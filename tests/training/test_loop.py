@@ -24,9 +24,8 @@ def rows(tmp_path_factory) -> WindowRows:
     examples = []
     for i in range(37):
         context = f"The bridge of town {i} was built in {1800 + i}. " + "It is old and made of stone. " * (i % 5)
-        examples.append(
-            Example(f"q{i}", "When was the bridge built?", context, [Answer(str(1800 + i), context.index(str(1800 + i)))])
-        )
+        answer = Answer(str(1800 + i), context.index(str(1800 + i)))
+        examples.append(Example(f"q{i}", "When was the bridge built?", context, [answer], passage_id=f"p{i}"))
     windows = make_windows(examples_table(examples), tokenizer, max_length=96, max_question_length=16, doc_stride=16)
     file = tmp_path_factory.mktemp("rows") / "part.arrow"
     file.write_bytes(encode_table(windows, "arrow", {"examples": 37}))
