@@ -273,10 +273,14 @@ class DevEvaluation:
     def __init__(self, config: Config, where: dict, pad_id: int, rank: int, ranks: int) -> None:
         import pyarrow as pa
 
+        from raydist.reader.evaluate import with_unique_ids
+
         self.config, self.pad_id = config, pad_id
         self.rows = _windows(where)
         storage = Storage(where["folder"])
-        self.examples = pa.concat_tables([read_examples(storage, name, group) for name, group in where["examples"]])
+        self.examples = with_unique_ids(
+            pa.concat_tables([read_examples(storage, name, group) for name, group in where["examples"]])
+        )
         self.rule = config.data.dev.rule if config.data.dev else "squad"
         keys = np.array([text_hash(id) for id in self.examples["id"].to_pylist()], np.int64)
         self.mine = choose_rows(keys, config.train.dev_questions, config.seed, "dev")[rank::ranks]
@@ -298,7 +302,8 @@ class DevEvaluation:
             batch_tokens=predict.batch_tokens,
             pad_id=self.pad_id,
         )
-        best = {row["id"]: row["nbest"][0]["text"] if row["nbest"] else "" for row in table.select(["id", "nbest"]).to_pylist()}
+        rows = table.select(["id", "nbest"]).to_pylist()
+        best = {row["id"]: row["nbest"][0]["text"] if row["nbest"] else "" for row in rows}
         scores = score_predictions(best, examples_of(self.examples.take(self.mine)), self.rule)
         sums = torch.tensor([sum(s.em for s in scores), sum(s.f1 for s in scores), len(scores)], dtype=torch.float64)
         if self.ranks > 1:

@@ -306,7 +306,14 @@ def make_windows_of(run: Run, examples: dict[str, Made]) -> dict[str, dict]:
             "choice": choice,
         } | own
         specs = [
-            {"folder": made.stage.uri, "part": part, "row_group": group, "choice": choice, "lengths": own}
+            {
+                "folder": made.stage.uri,
+                "part": part,
+                "row_group": group,
+                "choice": choice,
+                "lengths": own,
+                "train": name == "train",
+            }
             for part, group in _row_groups(run, made)
         ]
         works[name] = Work(Stage(run.storage, "windows", identity, kind="arrow"), specs, f"windows of {name}")
@@ -428,6 +435,7 @@ def _flat(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
 def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
     """n-best lists of the dev and test sets (or those of predict.split), as Parquet and JSON in the run's folder."""
     from raydist.models import model_folder
+    from raydist.reader.evaluate import with_unique_ids
     from raydist.reader.parts import prediction_part_maker
 
     config = run.config
@@ -484,7 +492,7 @@ def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
     tables = {}
     for name, work, manifest in zip(names, works, manifests):
         parts = [read_parquet(run.storage, f"{work.stage.folder}/{part['name']}") for part in manifest.parts]
-        tables[name] = pa.concat_tables(parts).replace_schema_metadata(None)
+        tables[name] = with_unique_ids(pa.concat_tables(parts)).replace_schema_metadata(None)
         _write_predictions(run, name, tables[name])
     return tables
 
@@ -501,7 +509,7 @@ def _write_predictions(run: Run, name: str, table: pa.Table) -> None:
 
 def evaluate(run: Run) -> dict[str, dict[str, Any]]:
     """Scores of every dev and test set, by the run's model, or from predictions that another tool made."""
-    from raydist.reader.evaluate import evaluate_set, examples_of
+    from raydist.reader.evaluate import evaluate_set, examples_of, with_unique_ids
     from raydist.reader.metrics import best_threshold, null_differences, read_predictions, score_predictions
 
     config = run.config
@@ -521,7 +529,7 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
     for name in sorted(names, key=lambda name: name != "dev"):  # dev first: its no-answer threshold serves the others
         source = config.sets()[name]
         parts = [read_parquet(run.storage, f"{made[name].stage.folder}/{part['name']}") for part in made[name].manifest.parts]
-        table = pa.concat_tables(parts)
+        table = with_unique_ids(pa.concat_tables(parts))
         examples = examples_of(table.filter(pc.is_in(table["id"], tables[name]["id"])) if name in tables else table)
         if not examples:
             say(f"{name}: no question has an answer to compare with; see predictions/{name}.json")

@@ -23,6 +23,15 @@ from raydist.records import EVALUATION_SCHEMA, Answer, Example
 Nbest = Mapping[str, Sequence[Mapping[str, Any]]]  # question id -> spans, best first; only "text" is sure to be there
 
 
+def with_unique_ids(table: pa.Table) -> pa.Table:
+    """Translations share the ids of their source: where a set holds some, its ids get the language, as in `q1@es`."""
+    ids = table["id"].to_pylist()
+    if len(set(ids)) == len(ids):
+        return table
+    keys = [f"{id}@{language}" for id, language in zip(ids, table["language"].to_pylist())]
+    return table.set_column(table.schema.get_field_index("id"), "id", pa.array(keys, pa.string()))
+
+
 def examples_of(table: pa.Table) -> list[Example]:
     """The labelled examples of a table; those without any answer cannot be scored."""
     rows = [row | {"answers": [Answer(**answer) for answer in row["answers"]]} for row in table.to_pylist()]

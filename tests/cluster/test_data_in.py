@@ -126,3 +126,24 @@ def test_another_tools_predictions_are_scored(make_run, tmp_path):
     scores = pipeline.evaluate(run)["dev"]
     # one of two words is right: precision 1/2, recall 1
     assert (scores["em"], scores["f1"]) == (0.0, pytest.approx(200 / 3))
+
+
+def test_translations_that_share_ids_are_scored_apart(make_run, tmp_path):
+    for language, answer in (("en", "1894"), ("es", "1911")):
+        text = f"It was {answer}."
+        question = {"id": "q", "question": "When?", "answers": [{"text": answer, "answer_start": 7}]}
+        (tmp_path / f"xquad.{language}.json").write_text(
+            json.dumps({"data": [{"title": "t", "paragraphs": [{"context": text, "qas": [question]}]}]})
+        )
+    (tmp_path / "theirs.json").write_text(json.dumps({"q@en": "1894", "q@es": "wrong"}))
+    run = make_run("name=xquad", f"data.dev={tmp_path}/xquad.*.json", f"evaluate.predictions.dev={tmp_path}/theirs.json")
+    scores = pipeline.evaluate(run)["dev"]
+    assert (scores["questions"], scores["f1.en"], scores["f1.es"], scores["f1.languages"]) == (2, 100.0, 0.0, 50.0)
+
+
+def test_a_training_question_without_an_answer_is_named(make_run, tmp_path):
+    unlabelled = json.loads(json.dumps(SQUAD))
+    unlabelled["data"][0]["paragraphs"][0]["qas"][0]["answers"] = []
+    (tmp_path / "unlabelled.json").write_text(json.dumps(unlabelled))
+    with pytest.raises(InputError, match=r"question 'q' .* has no answer"):
+        pipeline.prepare(make_run("name=unlabelled", f"data.train={tmp_path}/unlabelled.json"), ["train"])
