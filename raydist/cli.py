@@ -159,7 +159,7 @@ def status(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
 
 @app.command()
 def clean(
-    storage: Annotated[Path, typer.Argument(help="The storage folder, which holds runs and stages.")] = Path("runs"),
+    storage: Annotated[str, typer.Argument(help="The storage folder or URI, which holds runs and stages.")] = "runs",
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only say what would go.")] = False,
 ) -> None:
     """Delete cached stages that no run refers to.
@@ -169,7 +169,7 @@ def clean(
     from raydist.cluster.pipeline import unused_stages
     from raydist.storage import Storage
 
-    store = Storage(str(storage))
+    store = Storage(storage)
     unused = unused_stages(store)
     for name in unused:
         print(("deleted " if yes else "unused: ") + name)

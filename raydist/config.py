@@ -39,7 +39,7 @@ class SourceConfig(Section):
     hub: str | None = None
     hub_config: str | None = None
     split: str = "train"
-    format: Literal["auto", "squad", "mrqa", "hotpotqa", "qa", "qed", "parquet", "csv"] = "auto"
+    format: Literal["auto", "squad", "mrqa", "hotpotqa", "qa", "qed", "parquet", "csv", "squad_v2"] = "auto"
     language: str | None = None
     columns: dict[str, str] = {}
     rule: Literal["squad", "mrqa", "mlqa"] = "squad"
@@ -81,9 +81,10 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _room_for_a_passage(self) -> Self:
-        if self.max_question_length + 8 > self.max_length:
+        if self.max_question_length + self.doc_stride + 8 > self.max_length:
             raise ValueError(
-                f"max_question_length {self.max_question_length} leaves no room for a passage in max_length {self.max_length}"
+                f"max_length {self.max_length} leaves no room for a passage beside max_question_length "
+                f"{self.max_question_length} and doc_stride {self.doc_stride}: raise the first or lower the others"
             )
         return self
 
@@ -233,7 +234,7 @@ class PredictConfig(Section):
 
 class EvaluateConfig(Section):
     predictions: dict[str, str] = {}  # test set -> another tool's predictions file in the SQuAD layout
-    at_k: list[int] = [1, 3, 5, 10, 20]
+    at_k: list[Annotated[int, Field(ge=1)]] = [1, 3, 5, 10, 20]
     bootstrap: int = Field(1000, ge=0)
 
 
@@ -289,6 +290,12 @@ class Config(Section):
             raise ValueError(
                 f"{workers} workers cannot share {rows} rows: train.batch_size / train.accumulate must reach cluster.workers"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _something_to_stop_by(self) -> Self:
+        if self.train.early_stop and not self.data.dev:
+            raise ValueError("train.early_stop needs a dev set: set data.dev")
         return self
 
     @model_validator(mode="after")
@@ -431,7 +438,9 @@ def _read(path: Path, chain: tuple[Path, ...]) -> tuple[dict, dict[str, str]]:
         parent_values, parent_origins = _read(beside if beside.is_file() else find_config(parent), (*chain, path.resolve()))
         base, origins = _merge(base, parent_values), origins | parent_origins
     own = {".".join(leaf): str(path) for leaf, _ in _leaves(values, ())}
-    return _merge(base, values), origins | own
+    merged = _merge(base, values)
+    kept = {".".join(leaf) for leaf, _ in _leaves(merged, ())}
+    return merged, {key: origin for key, origin in (origins | own).items() if key in kept}
 
 
 def _merge(base: Any, over: Any) -> Any:

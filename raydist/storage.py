@@ -12,6 +12,7 @@ import io
 import json
 import os
 import posixpath
+import shutil
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -60,7 +61,10 @@ class Storage:
 
     def at(self, *parts: str) -> Storage:
         """A folder inside this one."""
-        return Storage(self.path(*parts) if self.is_local else posixpath.join(self.uri, *parts))
+        if self.is_local:
+            return Storage(self.path(*parts))
+        base, mark, query = self.uri.partition("?")
+        return Storage(posixpath.join(base, *parts) + mark + query)
 
     def exists(self, name: str) -> bool:
         return self._opened[0].get_file_info(self.path(name)).type != pafs.FileType.NotFound
@@ -127,7 +131,8 @@ class Storage:
     def upload(self, folder: Path, name: str) -> None:
         """Copy a local folder here. On a disk it appears whole, by rename."""
         if not self.is_local:
-            for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+            files = [path for path in folder.rglob("*") if path.is_file()]
+            for file in sorted(files, key=lambda path: (path.name == "config.json", path)):  # last: it says that all is there
                 self.write_bytes(posixpath.join(name, file.relative_to(folder).as_posix()), file.read_bytes())
             return
         beside = f"{name}.{uuid.uuid4().hex}.tmp"
@@ -140,7 +145,9 @@ class Storage:
         """The folder as a local path: itself on a disk, else fetched once per node."""
         if self.is_local:
             return Path(self.path(folder))
-        key = hashlib.blake2b(f"{self.uri}/{folder}".encode(), digest_size=8).hexdigest()
+        infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), recursive=True))
+        seen = sorted((info.path, info.size, info.mtime_ns) for info in infos)  # another content is another copy
+        key = hashlib.blake2b(f"{self.uri}/{folder} {seen}".encode(), digest_size=8).hexdigest()
         target = (
             Path(os.environ.get("RAYDIST_CACHE", Path.home() / ".cache" / "raydist")) / f"{posixpath.basename(folder)}-{key}"
         )
@@ -150,6 +157,7 @@ class Storage:
             try:
                 beside.rename(target)
             except OSError:  # another process of this node was faster
+                shutil.rmtree(beside)
                 if not target.exists():
                     raise
         return target

@@ -68,15 +68,21 @@ def fit_reader(cluster: Cluster, config: Config, run: Storage, sets: Mapping[str
         try:
             trainer.fit()
         except Exception as error:
+            _raise_failure(run)
             for failure in getattr(error, "worker_failures", {}).values():
                 text = str(failure)
                 if "cannot write " in text:  # StorageError, as it looks after its journey
                     raise StorageError("cannot write " + text.split("cannot write ")[-1].strip()) from None
             raise
+    _raise_failure(run)
+    return run.read_json("fitted.json")
+
+
+def _raise_failure(run: Storage) -> None:
+    """What a worker left for the user to mend."""
     if run.exists("failure.json"):
         failure = run.read_json("failure.json")
         raise (InputError if failure["input"] else TrainingFailed)(failure["message"])
-    return run.read_json("fitted.json")
 
 
 class _Watch:
@@ -123,11 +129,17 @@ def train_reader_worker(given: dict[str, Any]) -> None:
     import ray.train
 
     run = Storage(given["run"])
+    if run.exists("failure.json"):  # of the attempt before this one: nothing would change
+        return
     try:
         _train(Config.model_validate(given["config"]), run, given["sets"], given["began"])
-    except (NonFiniteLoss, InputError) as error:  # raised by every rank alike
+    except NonFiniteLoss as error:  # raised by every rank alike
         if ray.train.get_context().get_world_rank() == 0:
-            run.write_json("failure.json", {"message": str(error), "input": isinstance(error, InputError)})
+            questions = _questions(given["sets"]["train"], error.rows)
+            run.write_json("failure.json", {"message": f"{error}. In the batch: {questions}", "input": False})
+    except InputError as error:  # perhaps on this node alone: the others must not wait for it
+        run.write_json("failure.json", {"message": str(error), "input": True})
+        raise
 
 
 def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) -> None:
@@ -158,6 +170,8 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     state = restore(ray.train.get_checkpoint(), plain, optimizer, schedule)
     wanted = "dev" in sets and config.train.evaluate_every != 0
     evaluation = DevEvaluation(config, sets["dev"], pad_id, rank, ranks) if wanted else None
+    if evaluation and not evaluation.has_labels:
+        evaluation = None
     log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size) if rank == 0 else None
     every = config.train.evaluate_every or per_epoch
     settings = config.train
@@ -191,13 +205,15 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
         if log and (done % settings.log_every == 0 or done == total):
             log.step(done, report, weights, lr)
         if evaluation and (done % every == 0 or done == total):
+            evaluating = time.monotonic()
             scores = evaluation(plain.reader)
+            evaluating = time.monotonic() - evaluating
             better = scores[settings.metric] > state["best"]
             state["waited"] = 0 if better else state["waited"] + 1
             if better:
                 state |= {"best": scores[settings.metric], "best_step": done}
             if log:
-                log.scores(done, scores)
+                log.scores(done, scores, evaluating)
                 if better and settings.choose == "best":
                     _export(plain, folder, run, "best")
             over = state["over"] = bool(settings.early_stop and state["waited"] >= settings.early_stop)
@@ -207,12 +223,22 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
                 run.write_json("fitted.json", log.summary(state, last))
             save(plain, optimizer, schedule, state, log, rank)
     if log:
+        if not run.exists("model/config.json"):  # finished before, and its model was deleted since
+            _export_final(plain, folder, run, settings.choose == "best" and evaluation is not None)
         log.close()
 
 
 def _windows(where: dict) -> WindowRows:
     folder = Storage(where["windows_folder"]).local_copy("")
     return WindowRows([folder / name for name in where["windows"]])
+
+
+def _questions(where: dict, rows: np.ndarray) -> str:
+    """The ids of the questions that some windows belong to."""
+    storage = Storage(where["folder"])
+    ids = [id for name, group in where["examples"] for id in read_examples(storage, name, group)["id"].to_pylist()]
+    named = list(dict.fromkeys(ids[example] for example in _windows(where).examples[rows]))
+    return ", ".join(named[:32]) + (", ..." if len(named) > 32 else "")
 
 
 def _export(task: torch.nn.Module, tokenizer_folder: Path, run: Storage, name: str) -> None:
@@ -283,8 +309,14 @@ class DevEvaluation:
         )
         self.rule = config.data.dev.rule if config.data.dev else "squad"
         keys = np.array([text_hash(id) for id in self.examples["id"].to_pylist()], np.int64)
-        self.mine = choose_rows(keys, config.train.dev_questions, config.seed, "dev")[rank::ranks]
+        asked = np.unique(self.rows.examples) if where["choice"] else np.arange(self.examples.num_rows)
+        self.mine = asked[choose_rows(keys[asked], config.train.dev_questions, config.seed, "dev")][rank::ranks]
         self.ranks = ranks
+
+    @property
+    def has_labels(self) -> bool:
+        columns = zip(self.examples["answers"].to_pylist(), self.examples["is_impossible"].to_pylist())
+        return any(answers or impossible for answers, impossible in columns)
 
     def __call__(self, reader) -> dict[str, float]:
         from raydist.reader.evaluate import examples_of
@@ -302,14 +334,29 @@ class DevEvaluation:
             batch_tokens=predict.batch_tokens,
             pad_id=self.pad_id,
         )
-        rows = table.select(["id", "nbest"]).to_pylist()
-        best = {row["id"]: row["nbest"][0]["text"] if row["nbest"] else "" for row in rows}
+        rows = table.select(["id", "nbest", "null_score"]).to_pylist()
+        v2 = any(self.examples["is_impossible"].to_pylist())  # then a question is left unanswered where the null span wins
+
+        def answer(row: dict) -> str:
+            spans = row["nbest"]
+            return "" if not spans or (v2 and row["null_score"] > spans[0]["score"]) else spans[0]["text"]
+
+        best = {row["id"]: answer(row) for row in rows}
         scores = score_predictions(best, examples_of(self.examples.take(self.mine)), self.rule)
         sums = torch.tensor([sum(s.em for s in scores), sum(s.f1 for s in scores), len(scores)], dtype=torch.float64)
+        sums = sums.to(next(reader.parameters()).device)
         if self.ranks > 1:
             dist.all_reduce(sums)
         count = max(1.0, float(sums[2]))
         return {"em": float(sums[0]) / count, "f1": float(sums[1]) / count}
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of metrics.jsonl; one that was torn when the run was stopped belongs to none."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError):
+        return float("inf")
 
 
 class RunLog:
@@ -318,7 +365,7 @@ class RunLog:
     def __init__(self, run: Storage, step: int, total: int, per_epoch: int, batch_size: int) -> None:
         self.run, self.first, self.total, self.per_epoch, self.batch_size = run, step, total, per_epoch, batch_size
         old = run.read_bytes("metrics.jsonl").decode().splitlines() if run.exists("metrics.jsonl") else []
-        self.lines = [line for line in old if json.loads(line)["step"] <= step] if step else []
+        self.lines = [line for line in old if _step_of(line) <= step] if step else []
         self.latest: dict[str, float] = {}
         self.flush()
         self.begun = self.seen_at = time.monotonic()
@@ -352,14 +399,14 @@ class RunLog:
         )
         self._progress(step, f"loss {report.loss:.3f}{scores}")
 
-    def scores(self, step: int, scores: Mapping[str, float]) -> None:
+    def scores(self, step: int, scores: Mapping[str, float], seconds: float) -> None:
         line = {"step": step, "epoch": round(step / self.per_epoch, 4)} | {
             f"dev.{name}": value for name, value in scores.items()
         }
         self.latest |= line
         self._add(line)
-        self.evaluating += time.monotonic() - self.seen_at
-        self.seen_at = time.monotonic()
+        self.evaluating += seconds
+        self.seen_at += seconds
 
     def summary(self, state: Mapping[str, Any], chosen: str) -> dict[str, Any]:
         seconds = time.monotonic() - self.begun

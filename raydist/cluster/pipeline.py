@@ -73,10 +73,14 @@ class Run:
         return model_folder(self.config.model.name, self.config.model.revision)
 
     def begin(self) -> None:
-        """Write the resolved config; remember the stages that earlier commands used."""
-        self.folder.write_bytes("config.yaml", to_yaml(self.config).encode())
+        """Write the resolved config, unless a trained run has its own; remember the stages that earlier commands used."""
+        if not self.folder.exists("training.json"):
+            self.save_config()
         if self.folder.exists("stages.json"):
             self.stages = self.folder.read_json("stages.json")
+
+    def save_config(self) -> None:
+        self.folder.write_bytes("config.yaml", to_yaml(self.config).encode())
 
     def used(self, title: str, stage: Stage, manifest: Manifest, reused: bool) -> None:
         self.stages[title] = {"folder": stage.folder, "rows": manifest.rows, "seconds": manifest.seconds, "reused": reused}
@@ -94,6 +98,8 @@ def run_stages(run: Run, works: list[Work], maker: Callable, kwargs: dict, **opt
     """`run_parts`, with a note in the run of which stages it used. The same stage asked for twice is made once."""
     unique = list({work.stage.fingerprint: work for work in works}.values())
     before = {work.stage.fingerprint: work.stage.manifest() is not None for work in unique}
+    for work in works:  # before it is made, so that `raydist clean` leaves it alone
+        run.used(work.title, work.stage, Manifest(work.stage.name, work.stage.fingerprint, {}), before[work.stage.fingerprint])
     made = run_parts(run.cluster, unique, maker, kwargs, **options)
     manifests = {manifest.fingerprint: manifest for manifest in made}
     for work in works:
@@ -118,6 +124,7 @@ def make_sample(run: Run) -> Path:
 
     sample = run.config.data.sample
     stage = Stage(run.storage, "sample", {"version": VERSION, "size": sample.size, "seed": sample.seed})
+    run.used("sample world", stage, Manifest("sample", stage.fingerprint, {}), run.storage.exists(f"{stage.folder}/world.json"))
     if not run.storage.exists(f"{stage.folder}/world.json"):
         say(f"sample world: writing {stage.folder}")
         if run.storage.is_local:
@@ -166,8 +173,8 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
     }
     title = f"examples of {name}"
     if source.hub:
-        hub = (source.hub, source.split, source.hub_config)
-        rows = load_hub(*hub)
+        hub = [source.hub, source.split, source.hub_config]
+        rows = load_hub(source.hub, source.split, source.hub_config)
         name_of_hub = "hub:" + "/".join(part for part in hub if part)
         as_rows: dict[str, Any] = {"file": name_of_hub, "format": hub_format(source.hub, source.format)}
         as_rows |= {key: reading[key] for key in ("language", "columns", "repair_offsets")}
@@ -188,7 +195,7 @@ def _located(run: Run, pattern: str) -> str:
     """`sample:` names are in the sample world, relative ones under data.root."""
     if pattern.startswith("sample:"):
         return str(make_sample(run) / pattern.removeprefix("sample:"))
-    return str(Path(run.config.data.root).expanduser() / Path(pattern).expanduser())
+    return str((Path(run.config.data.root).expanduser() / Path(pattern).expanduser()).absolute())
 
 
 def _drop_duplicates(work: Work, parts: list[dict]) -> list[dict]:
@@ -292,14 +299,14 @@ def make_windows_of(run: Run, examples: dict[str, Made]) -> dict[str, dict]:
 
     data, model = run.config.data, run.config.model
     lengths = {key: getattr(data, key) for key in ("max_length", "max_question_length", "doc_stride", "no_answer_windows")}
-    tokenizer = fingerprint(
-        {p.name: file_digest(p) for p in sorted(run.model_folder.glob("*")) if "token" in p.name or "vocab" in p.name}
-    )
+    tokenizer = _tokenizer_digest(run.model_folder)
+    _check_lengths(run)
     works = {}
     for name, made in examples.items():
         choice = _choice(run, name, made)
         own = lengths if name == "train" else lengths | {"no_answer_windows": "cls"}
         identity = {
+            "train": name == "train",
             "version": WINDOWS_VERSION,
             "examples": made.stage.fingerprint,
             "tokenizer": tokenizer,
@@ -336,6 +343,27 @@ def make_windows_of(run: Run, examples: dict[str, Made]) -> dict[str, dict]:
     }
 
 
+def _tokenizer_digest(folder: Path) -> str:
+    files = [
+        path for path in sorted(folder.glob("*")) if "token" in path.name or "vocab" in path.name or path.suffix == ".model"
+    ]
+    return fingerprint({path.name: file_digest(path) for path in files})
+
+
+def _check_lengths(run: Run) -> None:
+    """A window must fit the model's positions."""
+    from raydist.reader.model import COUNTED_POSITIONS
+
+    config = json.loads((run.model_folder / "config.json").read_text())
+    most = config.get("max_position_embeddings")
+    if most and config.get("model_type") in COUNTED_POSITIONS:
+        most -= config.get("pad_token_id", 1) + 1
+    if most and run.config.data.max_length > most:
+        raise InputError(
+            f"data.max_length is {run.config.data.max_length}, and {run.config.model.name} has {most} positions: lower it"
+        )
+
+
 def _row_groups(run: Run, made: Made) -> list[tuple[str, int]]:
     """Every (part, row group) of an examples stage, in order. An empty part has none."""
     size = run.config.data.part_rows
@@ -367,8 +395,14 @@ def train(run: Run, *, fresh: bool = False) -> None:
         raise InputError("there is nothing to train on: set data.train")
     names = ["train"] + ["dev"] * (config.data.dev is not None)
     sets = {name: ready.where for name, ready in prepare(run, names).items()}
-    if sets["train"]["rows"] < config.cluster.max_workers:
-        raise InputError(f"{sets['train']['rows']} training windows cannot be shared by {config.cluster.max_workers} workers")
+    rows = sets["train"]["rows"]
+    smallest = rows // max(1, -(-rows // config.train.batch_size)) // config.train.accumulate
+    if smallest < config.cluster.max_workers:
+        raise InputError(
+            f"{rows} training windows in batches of {config.train.batch_size}, cut into {config.train.accumulate}, leave "
+            f"{smallest} rows for {config.cluster.max_workers} workers: raise train.batch_size, or lower train.accumulate or "
+            f"cluster.workers"
+        )
     identity = _training_identity(run, sets)
     if fresh:
         for name in (
@@ -393,12 +427,13 @@ def train(run: Run, *, fresh: bool = False) -> None:
         if before["done"] and run.folder.exists("model/config.json"):
             say(f"train: already done ({before['fitted']['steps']:,} steps)")
             return
+    run.save_config()
     run.folder.write_json("training.json", {"identity": identity, "done": False})
     from raydist.cluster.fit import fit_reader
 
     fitted = fit_reader(run.cluster, config, run.folder, sets)
-    run.folder.write_json("training.json", {"identity": identity, "done": True, "fitted": fitted})
     run.add_metrics({f"train.{key}": value for key, value in fitted.items()})
+    run.folder.write_json("training.json", {"identity": identity, "done": True, "fitted": fitted})
 
 
 def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
@@ -418,7 +453,7 @@ def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
     flat["model.weights"] = folder_digest(run.model_folder)
     for name, where in sets.items():
         flat |= dict(_flat(where["identity"], f"data.{name}"))
-    return flat
+    return json.loads(json.dumps(flat))  # as it comes back from the file
 
 
 def _flat(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
@@ -447,6 +482,11 @@ def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
         raise InputError("there is nothing to predict: set data.dev or data.test")
     if config.predict.model:
         folder = model_folder(config.predict.model)
+        if _tokenizer_digest(folder) != _tokenizer_digest(run.model_folder):
+            raise InputError(
+                f"predict.model {config.predict.model} has another tokenizer than model.name {config.model.name}; "
+                f"set model.name to the same folder"
+            )
     elif run.folder.exists("model/config.json"):
         folder = run.folder.local_copy("model")
     else:
@@ -485,7 +525,8 @@ def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
     import os
 
     threads = config.cluster.threads_per_worker or max(1, (os.cpu_count() or 1) // actors)
-    kwargs = {"model": str(folder), "threads": threads, "settings": settings}
+    where = {"model": str(folder)} if config.predict.model else {"storage": run.folder.uri, "model": "model"}
+    kwargs = where | {"threads": threads, "settings": settings}
     manifests = run_stages(
         run, works, prediction_part_maker, kwargs, label="predict", actors=actors, gpus=config.cluster.gpus_per_worker
     )
@@ -510,7 +551,8 @@ def _write_predictions(run: Run, name: str, table: pa.Table) -> None:
 def evaluate(run: Run) -> dict[str, dict[str, Any]]:
     """Scores of every dev and test set, by the run's model, or from predictions that another tool made."""
     from raydist.reader.evaluate import evaluate_set, examples_of, with_unique_ids
-    from raydist.reader.metrics import best_threshold, null_differences, read_predictions, score_predictions
+    from raydist.reader.metrics import null_differences, read_predictions
+    from raydist.reader.parts import draw_questions
 
     config = run.config
     foreign = config.evaluate.predictions
@@ -529,12 +571,22 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
     for name in sorted(names, key=lambda name: name != "dev"):  # dev first: its no-answer threshold serves the others
         source = config.sets()[name]
         parts = [read_parquet(run.storage, f"{made[name].stage.folder}/{part['name']}") for part in made[name].manifest.parts]
-        table = with_unique_ids(pa.concat_tables(parts))
+        table = pa.concat_tables(parts)
+        choice = _choice(run, name, made[name]) if name in read else None
+        if choice:
+            draws = draw_questions(table["id"].to_pylist(), choice["seed"], choice["adversarial"])
+            table = table.filter(pa.array(draws <= choice["highest"]))
+        table = with_unique_ids(table)
         examples = examples_of(table.filter(pc.is_in(table["id"], tables[name]["id"])) if name in tables else table)
         if not examples:
             say(f"{name}: no question has an answer to compare with; see predictions/{name}.json")
             continue
-        nbest = read.get(name) or dict(zip(tables[name]["id"].to_pylist(), tables[name]["nbest"].to_pylist()))
+        nbest = read[name] if name in read else dict(zip(tables[name]["id"].to_pylist(), tables[name]["nbest"].to_pylist()))
+        if name in read and not any(example.id in nbest for example in examples):
+            raise InputError(
+                f"{foreign[name]} has no prediction for any question of {name}; its ids look like {next(iter(nbest), None)!r}, "
+                f"those of the set like {examples[0].id!r}"
+            )
         differences = null_differences(tables[name]) if name in tables else None
         scores, table = evaluate_set(
             examples,
@@ -546,9 +598,15 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
             null_differences=differences,
             null_threshold=threshold,
         )
-        if name == "dev" and differences is not None and any(example.is_impossible for example in examples):
-            best = {id: spans[0]["text"] if spans else "" for id, spans in nbest.items()}
-            threshold = best_threshold(score_predictions(best, examples, source.rule), differences)[0]
+        if name == "dev":
+            threshold = scores.get("null_threshold")
+        if "null_threshold" in scores:  # what is left unanswered is only known now
+            texts = dict(zip(table["id"].to_pylist(), table["prediction"].to_pylist()))
+            run.folder.write_bytes(
+                f"predictions/{name}.json", (json.dumps(texts, ensure_ascii=False, indent=1) + "\n").encode()
+            )
+        if scores["missing"]:
+            say(f"{name}: {scores['missing']:,} questions have no prediction and score 0")
         run.folder.write_bytes(f"evaluation/{name}.parquet", encode_table(table, "parquet", {}))
         run.add_metrics(
             {f"{name}.{key}": round(value, 6) if isinstance(value, float) else value for key, value in scores.items()}
@@ -630,6 +688,8 @@ def describe_run(folder: Path) -> str:
 
 def unused_stages(storage: Storage) -> list[str]:
     """Stage folders that no run's stages.json names."""
+    if not storage.folders():
+        raise InputError(f"{storage.uri} holds no runs; give the folder that `storage` names in the config")
     used = {
         stage["folder"]
         for name in storage.folders()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from raydist.cluster.connect import Cluster
 from raydist.errors import InputError
@@ -111,7 +112,10 @@ def _existing(work: Work) -> dict[int, dict]:
     numbered = {work.stage.part(number): number for number in range(len(work.specs))}
     found = {}
     for name in names.keys() & numbered.keys():
-        found[numbered[name]] = describe_part(name, work.stage.storage.read_bytes(f"{work.stage.folder}/{name}"))
+        try:
+            found[numbered[name]] = describe_part(name, work.stage.storage.read_bytes(f"{work.stage.folder}/{name}"))
+        except (pa.ArrowException, OSError, ValueError):  # damaged: made again
+            continue
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,11 +25,12 @@ Nbest = Mapping[str, Sequence[Mapping[str, Any]]]  # question id -> spans, best 
 
 
 def with_unique_ids(table: pa.Table) -> pa.Table:
-    """Translations share the ids of their source: where a set holds some, its ids get the language, as in `q1@es`."""
+    """Translations share the ids of their source: an id that occurs again gets its language, as in `es:q1`."""
     ids = table["id"].to_pylist()
-    if len(set(ids)) == len(ids):
+    times = Counter(ids)
+    if len(times) == len(ids):
         return table
-    keys = [f"{id}@{language}" for id, language in zip(ids, table["language"].to_pylist())]
+    keys = [f"{language}:{id}" if times[id] > 1 else id for id, language in zip(ids, table["language"].to_pylist())]
     return table.set_column(table.schema.get_field_index("id"), "id", pa.array(keys, pa.string()))
 
 
@@ -78,7 +80,7 @@ def evaluate_set(
     if worst is not None:
         found |= {"addsent_f1": float(np.mean([s.f1 for s in worst])), "addsent_em": float(np.mean([s.em for s in worst]))}
         originals = [score for score in scores if "-" not in score.id]
-        found |= {"original_f1": float(np.mean([s.f1 for s in originals])), "originals": len(worst)}
+        found |= {"original_f1": float(np.mean([s.f1 for s in originals])) if originals else 0.0, "originals": len(worst)}
     if bootstrap and scores:
         for key in ("f1", "em"):
             interval = bootstrap_interval([getattr(score, key) for score in scores], samples=bootstrap)

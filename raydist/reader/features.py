@@ -53,7 +53,9 @@ def make_windows(
 ) -> pa.Table:
     """All windows of the examples (or of those with the given row numbers), in their order."""
     picked = list(range(examples.num_rows)) if rows is None else list(rows)
-    records = examples.take(picked).to_pylist()
+    if not picked:
+        return WINDOW_SCHEMA.empty_table()
+    records = examples.take(pa.array(picked, pa.int64())).to_pylist()
     questions = _cut_questions([record["question"] for record in records], tokenizer, max_question_length)
     _check_room(records, questions, tokenizer, max_length, doc_stride)
     encoded = tokenizer(

@@ -91,8 +91,10 @@ def window_part_maker(*, model: str, revision: str | None) -> Callable[[dict], M
     return make
 
 
-def prediction_part_maker(*, model: str, threads: int, settings: dict[str, Any]) -> Callable[[dict], Made]:
-    """The windows of a part and the examples they were made of -> n-best lists."""
+def prediction_part_maker(
+    *, model: str, threads: int, settings: dict[str, Any], storage: str | None = None
+) -> Callable[[dict], Made]:
+    """The windows of a part and the examples they were made of -> n-best lists. A model in a storage is fetched per node."""
     import torch
     from transformers import AutoTokenizer
 
@@ -101,8 +103,9 @@ def prediction_part_maker(*, model: str, threads: int, settings: dict[str, Any])
     from raydist.reader.rows import WindowRows
 
     torch.set_num_threads(threads)
-    reader = load_reader(Path(model)).to("cuda" if torch.cuda.is_available() else "cpu")
-    pad_id = AutoTokenizer.from_pretrained(model).pad_token_id
+    folder = Storage(storage).local_copy(model) if storage else Path(model)
+    reader = load_reader(folder).to("cuda" if torch.cuda.is_available() else "cpu")
+    pad_id = AutoTokenizer.from_pretrained(folder).pad_token_id
 
     def make(spec: dict) -> Made:
         rows = WindowRows([Storage(spec["windows_folder"]).local_copy("") / spec["windows"]])

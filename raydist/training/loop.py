@@ -18,7 +18,11 @@ from raydist.training.plan import epoch_plan
 
 
 class NonFiniteLoss(RuntimeError):
-    """A term of the loss is not a number: the run stops before the update, and says where."""
+    """A term of the loss is not a number: the run stops before the update, and says where. `rows` are the windows' numbers."""
+
+    def __init__(self, message: str, rows: np.ndarray) -> None:
+        super().__init__(message)
+        self.rows = rows
 
 
 class StepReport(NamedTuple):
@@ -77,10 +81,10 @@ def train_step(
     means = _global_means(sums, counts)
     for name, mean in means.items():
         if not np.isfinite(mean):
-            raise NonFiniteLoss(_where(name, mean, sums[name], batches))
+            raise _where(name, mean, sums[name], batches)
     grad_norm = float(clip_grad_norm_(task.parameters(), clip_norm))
     if not np.isfinite(grad_norm):
-        raise NonFiniteLoss(_where("the gradient", grad_norm, [], batches))
+        raise _where("the gradient", grad_norm, [], batches)
     optimizer.step()
     schedule.step()
     optimizer.zero_grad(set_to_none=True)
@@ -99,12 +103,14 @@ def _global_means(sums: Mapping[str, list[Tensor]], counts: Mapping[str, float])
     return {name: float(total) / max(1.0, counts[name]) for name, total in zip(sums, local)}
 
 
-def _where(name: str, value: float, totals: list[Tensor], batches: Sequence[Batch]) -> str:
-    """Which term, which step, which rows: those of the groups in which this rank saw it, else of the whole batch."""
-    bad = [batch for batch, total in zip(batches, totals) if not torch.isfinite(total)] or list(batches)
-    rows = np.concatenate([batch.world.row[batch.mine.cpu().numpy()] for batch in bad])
+def _where(name: str, value: float, totals: list[Tensor], batches: Sequence[Batch]) -> NonFiniteLoss:
+    """Which term, which step, which rows: this rank's in the groups where it saw it, else the whole batch."""
+    bad = [batch for batch, total in zip(batches, totals) if not torch.isfinite(total)]
+    mine = [batch.world.row[batch.mine.cpu().numpy()] for batch in bad]
+    rows = np.concatenate(mine or [batch.world.row for batch in batches])
     listed = ", ".join(map(str, rows[:32])) + (", ..." if len(rows) > 32 else "")
-    return (
-        f"{name} is {value} at step {batches[0].step}, before the update; rows {listed} of the training file. "
-        f"Look at these rows, lower optim.lr, or use train.precision=fp32"
+    return NonFiniteLoss(
+        f"{name} is {value} at step {batches[0].step}, before the update; windows {listed}. "
+        f"Look at their questions, lower optim.lr, or use train.precision=fp32",
+        rows,
     )

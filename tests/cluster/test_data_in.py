@@ -135,7 +135,7 @@ def test_translations_that_share_ids_are_scored_apart(make_run, tmp_path):
         (tmp_path / f"xquad.{language}.json").write_text(
             json.dumps({"data": [{"title": "t", "paragraphs": [{"context": text, "qas": [question]}]}]})
         )
-    (tmp_path / "theirs.json").write_text(json.dumps({"q@en": "1894", "q@es": "wrong"}))
+    (tmp_path / "theirs.json").write_text(json.dumps({"en:q": "1894", "es:q": "wrong"}))
     run = make_run("name=xquad", f"data.dev={tmp_path}/xquad.*.json", f"evaluate.predictions.dev={tmp_path}/theirs.json")
     scores = pipeline.evaluate(run)["dev"]
     assert (scores["questions"], scores["f1.en"], scores["f1.es"], scores["f1.languages"]) == (2, 100.0, 0.0, 50.0)

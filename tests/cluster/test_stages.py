@@ -207,7 +207,7 @@ def test_predictions_do_not_depend_on_parts_or_actors(make_run, whole):
 
 
 def test_unused_stages_are_found_and_used_ones_kept(make_run, storage):
-    run = make_run("name=tidy", "data.max_length=100", "data.doc_stride=32")
+    run = make_run("name=tidy", "data.max_length=100", "data.doc_stride=16")
     pipeline.prepare(run, ["dev"])
     store = Storage(storage)
     used = {stage["folder"] for stage in run.stages.values()}

@@ -158,9 +158,10 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_names_term_step_and_rows(
     from raydist.cluster.fit import TrainingFailed
 
     run = make_run(*STEPS, "name=diverged", "optim.lr=1e30", "optim.warmup_steps=0", "optim.clip_norm=1e9")
-    with pytest.raises(TrainingFailed, match=r"span is (nan|inf) at step \d+, before the update; rows \d+") as error:
+    with pytest.raises(TrainingFailed, match=r"span is (nan|inf) at step \d+, before the update; windows \d+") as error:
         pipeline.train(run)
     assert "lower optim.lr" in str(error.value)
+    assert "In the batch: t0" in str(error.value)  # the questions' ids
     assert not run.folder.exists("model")
 
 

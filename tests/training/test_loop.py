@@ -102,9 +102,9 @@ def test_a_term_that_is_not_finite_stops_before_the_update_and_is_named(rows):
             return {"loss": Term(output.start_BT.sum() * float("nan"), 8)}
 
     task.objectives["broken"] = Broken()
-    with pytest.raises(NonFiniteLoss, match=r"broken is nan at step 0, before the update; rows \d+, ") as error:
+    with pytest.raises(NonFiniteLoss, match=r"broken is nan at step 0, before the update; windows \d+, ") as error:
         run(task, optimizer, schedule, rows)
-    assert len(str(error.value).split(" of the")[0].split("rows ")[1].split(", ")) == 8
+    assert len(str(error.value).split(". ")[0].split("windows ")[1].split(", ")) == 8
     for name, value in before.items():
         assert value.equal(task.state_dict()[name])
 
