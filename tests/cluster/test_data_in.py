@@ -117,6 +117,9 @@ def test_hub_data_comes_through_the_same_checks(make_run, tmp_path):
     assert made.manifest.rows == 1
     (row,) = [row for row in pq.read_table(run.folder.path("rejected", "train.parquet")).to_pylist() if row["what"] == "answer"]
     assert row["id"] == "3"
+    sets = {name: ready.where for name, ready in pipeline.prepare(run, ["train"]).items()}
+    identity = pipeline._training_identity(run, sets)
+    assert json.loads(json.dumps(identity)) == identity, "a run on hub data could not be resumed"
 
 
 def test_another_tools_predictions_are_scored(make_run, tmp_path):
