@@ -49,6 +49,8 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/nbest.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/ray_overhead.py
+	$(BIN)/python benchmarks/objectives.py
+	$(BIN)/python benchmarks/bm25.py --quick
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
