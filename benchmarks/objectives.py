@@ -2,8 +2,8 @@
 
     python benchmarks/objectives.py [--rounds 5] [--threads 2] [--batch 16]
 
-Each round takes one step (four for `pfa every 4`) of every kind, in turn, on the same batch; the figure is the ratio to the plain
-reader's step of the same round, optimizer included: median (smallest .. largest).
+Each round takes one step (four for `pfa every 4`) of every kind, in turn, on the same batch; the figure is the ratio to the
+plain reader's step of the same round, optimizer included: median (smallest .. largest).
 """
 
 from __future__ import annotations
