@@ -45,6 +45,7 @@ class SourceConfig(Section):
     rule: Literal["squad", "mrqa", "mlqa"] = "squad"
     adversarial: bool = False  # rows X and X-...: scored as AddSent (PAPERS 3.7) beside the plain mean
     questions: int | None = Field(None, ge=1)  # a seeded choice of this many; of originals in an adversarial set
+    leave_out: tuple[int, int] | None = None  # [fold, folds]: questions drawn for this fold (0 to folds - 1) are left out
 
     @model_validator(mode="before")
     @classmethod
@@ -55,6 +56,12 @@ class SourceConfig(Section):
     def _one_origin(self) -> Self:
         if bool(self.files) == bool(self.hub):
             raise ValueError("give either files or hub")
+        return self
+
+    @model_validator(mode="after")
+    def _fold_of_folds(self) -> Self:
+        if self.leave_out and not 0 <= self.leave_out[0] < self.leave_out[1] > 1:
+            raise ValueError(f"leave_out is [fold, folds] with fold from 0 to folds - 1, got {list(self.leave_out)}")
         return self
 
 
@@ -150,6 +157,26 @@ class PfaConfig(Section):
     sinkhorn_iterations: int = Field(20, ge=1)
 
 
+class HardLearningConfig(Section):
+    """Hard learning (PAPERS 6.4), in place of the span loss: n-best spans of a base reader, weighed by closeness to gold."""
+
+    mode: Literal["posterior", "mml", "hard_em", "learned", "ce"] = "posterior"
+    size: int = Field(20, ge=1)  # |Z|
+    kappa: float = Field(4.0, ge=0)  # how much the prior prefers overlap with gold
+    rho: float = Field(0.5, ge=0, le=1)  # the floor under gold
+    temperature: float = Field(1.0, gt=0)
+    hard_em_steps: int = Field(4000, ge=1)
+    eta: float = Field(1.0, gt=0)  # anchor of the learned prior
+    sets: str | None = None  # n-best lists from `raydist predict ... predict.split=train`; None: a base reader is trained first
+    nbest_folds: int = Field(1, ge=1)  # base readers, each of which makes the lists of questions that it was not trained on
+
+    @model_validator(mode="after")
+    def _folds_of_own(self) -> Self:
+        if self.sets and self.nbest_folds > 1:
+            raise ValueError("nbest_folds is about base readers that this run trains: leave it out where sets are given")
+        return self
+
+
 class AnswerContrastConfig(Section):
     """Answer-aware contrast (PAPERS 6.5): the gold span against its nearest rivals. alpha of it, 1 - alpha of the span loss."""
 
@@ -172,6 +199,7 @@ class ObjectivesConfig(Section):
     span: SpanConfig = SpanConfig()
     infomax: InfomaxConfig | None = None
     pfa: PfaConfig | None = None
+    hard_learning: HardLearningConfig | None = None
     answer_contrast: AnswerContrastConfig | None = None
 
 
@@ -260,10 +288,43 @@ class ClusterConfig(Section):
         return self.workers[1] if isinstance(self.workers, tuple) else self.workers
 
 
+class SweepConfig(Section):
+    """Trials of one config (`raydist sweep`): dotted keys take values of `space`, which training/search.py checks."""
+
+    space: dict[str, Any] = Field(min_length=1)  # key: [values], or {choice: [...]}, {uniform: [low, high]}, loguniform, int
+    search: Literal["grid", "random", "optuna"] = "grid"
+    trials: int | None = Field(None, ge=1)  # settings to try, each with all seeds; 20 for random and optuna; grid tries all
+    seeds: list[Annotated[int, Field(ge=0)]] = []  # every setting with each of them; empty: the config's own seed
+    metric: str = Field("dev.f1", pattern=r"^[A-Za-z0-9_-]+\..+$")  # a key of metrics.json, which settings are ranked by
+    mode: Literal["max", "min"] = "max"
+    at_once: int | None = Field(None, ge=1)  # trials; None: as many as the CPUs (or GPUs) hold
+    keep: int = Field(1, ge=0)  # models of so many of the best trials; other trials keep their numbers alone
+    scheduler: Literal["none", "asha", "median"] = "none"  # stops trials early, by the dev score during training
+    grace_steps: int | None = Field(None, ge=1)  # no trial is stopped before; None: train.evaluate_every
+    reduction: float = Field(3.0, gt=1)  # asha: of the trials at a rung, one in so many goes on
+
+    @field_validator("scheduler", mode="before")
+    @classmethod
+    def _no_pbt(cls, value: Any) -> Any:
+        if value == "pbt":
+            raise ValueError(
+                "population-based training is left out: it changes settings while it trains, so no config could make the best "
+                "model again; use asha or median"
+            )
+        return value
+
+    @field_validator("seeds")
+    @classmethod
+    def _each_once(cls, value: list[int]) -> list[int]:
+        if len(set(value)) < len(value):
+            raise ValueError(f"a seed is given twice: {value}")
+        return value
+
+
 class Config(Section):
     """Everything a run is made of; the same for every command."""
 
-    name: str = Field("reader", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field("reader", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")  # slashes: folders
     task: Literal["reader"] = "reader"
     storage: str = "runs"  # a folder, or a URI that pyarrow opens (s3://, gs://, hdfs://)
     seed: int = Field(0, ge=0)
@@ -275,11 +336,12 @@ class Config(Section):
     predict: PredictConfig = PredictConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     cluster: ClusterConfig = ClusterConfig()
+    sweep: SweepConfig | None = None
 
     @field_validator("name")
     @classmethod
     def _not_stages(cls, value: str) -> str:
-        if value == "stages":
+        if value.split("/")[0] == "stages":
             raise ValueError("'stages' is the folder of the stage cache: choose another name")
         return value
 

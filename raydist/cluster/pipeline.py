@@ -6,7 +6,8 @@ Each function brings one thing about and needs what the one before it left; a th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -35,10 +36,12 @@ from raydist.storage import (
     read_parquet,
 )
 
-EXAMPLES_VERSION = 1  # raise when a reader's output changes: older stages are then not taken for current ones
+EXAMPLES_VERSION = 2  # raise when a reader's output changes: older stages are then not taken for current ones
 WINDOWS_VERSION = 1
 PREDICTIONS_VERSION = 1
 HUB_ROWS = 50_000  # of a `datasets` set in one part
+# folders of a run, which hold no runs
+RUN_FOLDERS = {"checkpoints", "best", "model", "tensorboard", "predictions", "evaluation", "rejected"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Run:
     cluster: Cluster
     stages: dict[str, dict] = field(default_factory=dict)
     prepared: dict[str, ReadySet] = field(default_factory=dict)
+    base: str | None = None  # the name of its base reader's run (two_stage.py), where trials share one
 
     @cached_property
     def storage(self) -> Storage:
@@ -299,7 +303,7 @@ def make_windows_of(run: Run, examples: dict[str, Made]) -> dict[str, dict]:
 
     data, model = run.config.data, run.config.model
     lengths = {key: getattr(data, key) for key in ("max_length", "max_question_length", "doc_stride", "no_answer_windows")}
-    tokenizer = _tokenizer_digest(run.model_folder)
+    tokenizer = tokenizer_digest(run.model_folder)
     _check_lengths(run)
     works = {}
     for name, made in examples.items():
@@ -343,7 +347,7 @@ def make_windows_of(run: Run, examples: dict[str, Made]) -> dict[str, dict]:
     }
 
 
-def _tokenizer_digest(folder: Path) -> str:
+def tokenizer_digest(folder: Path) -> str:
     files = [
         path for path in sorted(folder.glob("*")) if "token" in path.name or "vocab" in path.name or path.suffix == ".model"
     ]
@@ -375,20 +379,23 @@ def _choice(run: Run, name: str, made: Made) -> dict | None:
     from raydist.reader.parts import draw_questions
 
     source = run.config.sets()[name]
-    if source.questions is None:
+    if source.questions is None and source.leave_out is None:
         return None
+    choice = {"seed": run.config.seed, "adversarial": source.adversarial, "highest": 1.0, "leave_out": source.leave_out}
+    if source.questions is None:
+        return choice
     tables = [read_parquet(run.storage, f"{made.stage.folder}/{part['name']}", ["id"]) for part in made.manifest.parts]
     ids = [id for table in tables for id in table["id"].to_pylist()]
     draws = np.unique(draw_questions(ids, run.config.seed, source.adversarial))
     if source.questions >= len(draws):
-        return None
-    return {"seed": run.config.seed, "adversarial": source.adversarial, "highest": float(draws[source.questions - 1])}
+        return choice if source.leave_out else None
+    return choice | {"highest": float(draws[source.questions - 1])}
 
 
 # --- training --------------------------------------------------------------------------------------------------------
 
 
-def train(run: Run, *, fresh: bool = False) -> None:
+def train(run: Run, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> None:
     """Train the run's reader, or go on with it; leave a finished one alone; refuse to mix it with another."""
     config = run.config
     if config.data.train is None:
@@ -403,6 +410,10 @@ def train(run: Run, *, fresh: bool = False) -> None:
             f"{smallest} rows for {config.cluster.max_workers} workers: raise train.batch_size, or lower train.accumulate or "
             f"cluster.workers"
         )
+    if config.objectives.hard_learning:
+        from raydist.cluster.two_stage import with_nbest_sets
+
+        sets["train"] = with_nbest_sets(run, sets["train"], fresh=fresh)
     identity = _training_identity(run, sets)
     if fresh:
         for name in (
@@ -431,7 +442,7 @@ def train(run: Run, *, fresh: bool = False) -> None:
     run.folder.write_json("training.json", {"identity": identity, "done": False})
     from raydist.cluster.fit import fit_reader
 
-    fitted = fit_reader(run.cluster, config, run.folder, sets)
+    fitted = fit_reader(run.cluster, config, run.folder, sets, callbacks)
     run.add_metrics({f"train.{key}": value for key, value in fitted.items()})
     run.folder.write_json("training.json", {"identity": identity, "done": True, "fitted": fitted})
 
@@ -469,9 +480,7 @@ def _flat(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
 
 def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
     """n-best lists of the dev and test sets (or those of predict.split), as Parquet and JSON in the run's folder."""
-    from raydist.models import model_folder
     from raydist.reader.evaluate import with_unique_ids
-    from raydist.reader.parts import prediction_part_maker
 
     config = run.config
     names = names or config.predict.split or [name for name in config.sets() if name != "train"]
@@ -480,27 +489,57 @@ def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
             raise InputError(f"predict.split: there is no data set {name!r}; there are {', '.join(config.sets()) or 'none'}")
     if not names:
         raise InputError("there is nothing to predict: set data.dev or data.test")
+    sets = {name: ready.where for name, ready in prepare(run, names).items()}
+    folder = reader_folder(run)
+    made = make_predictions(run, sets, folder, k=config.predict.n_best)
+    about: dict[str, Any] = {"model": folder_digest(folder), "tokenizer": tokenizer_digest(run.model_folder)}
+    about["max_answer_length"] = config.predict.max_answer_length
+    tables = {}
+    for name, predictions in made.items():
+        stage, manifest = predictions.stage, predictions.manifest
+        parts = [read_parquet(run.storage, f"{stage.folder}/{part['name']}") for part in manifest.parts]
+        tables[name] = with_unique_ids(pa.concat_tables(parts)).replace_schema_metadata(None)
+        _write_predictions(run, name, tables[name], about | {"examples": run.prepared[name].examples.stage.fingerprint})
+    return tables
+
+
+def reader_folder(run: Run) -> Path:
+    """The reader that predicts: predict.model, else the run's own."""
+    from raydist.models import model_folder
+
+    config = run.config
     if config.predict.model:
         folder = model_folder(config.predict.model)
-        if _tokenizer_digest(folder) != _tokenizer_digest(run.model_folder):
+        if tokenizer_digest(folder) != tokenizer_digest(run.model_folder):
             raise InputError(
                 f"predict.model {config.predict.model} has another tokenizer than model.name {config.model.name}; "
                 f"set model.name to the same folder"
             )
-    elif run.folder.exists("model/config.json"):
-        folder = run.folder.local_copy("model")
-    else:
-        raise InputError(
-            f"run {config.name!r} has no model yet: train it first (raydist train), or set predict.model to a reader's folder"
-        )
-    sets = {name: ready.where for name, ready in prepare(run, names).items()}
+        return folder
+    if run.folder.exists("model/config.json"):
+        return run.folder.local_copy("model")
+    raise InputError(
+        f"run {config.name!r} has no model yet: train it first (raydist train), or set predict.model to a reader's folder"
+    )
+
+
+def make_predictions(
+    run: Run, sets: dict[str, dict], folder: Path, *, k: int, fold: tuple[int, int] | None = None
+) -> dict[str, Made]:
+    """n-best lists of some data sets by the reader in a folder, as stages. With `fold`, of the questions of that fold alone."""
+    from raydist.reader.parts import prediction_part_maker
+
+    config = run.config
     settings = {
-        "k": config.predict.n_best,
+        "k": k,
         "max_answer_length": config.predict.max_answer_length,
         "compat": config.predict.nbest_compat,
         "batch_tokens": config.predict.batch_tokens,
     }
     identity = {"version": PREDICTIONS_VERSION, "model": folder_digest(folder)} | settings
+    asked = [config.seed, *fold] if fold else None
+    if asked:
+        identity["fold"] = asked
     works = []
     for name, where in sets.items():
         specs = [
@@ -511,36 +550,25 @@ def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
                 "part": part,
                 "row_group": group,
                 "choice": where["choice"] is not None,
+                "fold": asked,
             }
             for windows, (part, group) in zip(where["windows"], where["examples"])
         ]
-        works.append(
-            Work(
-                Stage(run.storage, "predictions", identity | {"windows": where["fingerprint"]}),
-                specs,
-                f"predictions for {name}",
-            )
-        )
+        stage = Stage(run.storage, "predictions", identity | {"windows": where["fingerprint"]})
+        works.append(Work(stage, specs, f"predictions for {name}"))
     actors = config.cluster.actors
-    import os
-
     threads = config.cluster.threads_per_worker or max(1, (os.cpu_count() or 1) // actors)
     where = {"model": str(folder)} if config.predict.model else {"storage": run.folder.uri, "model": "model"}
     kwargs = where | {"threads": threads, "settings": settings}
     manifests = run_stages(
         run, works, prediction_part_maker, kwargs, label="predict", actors=actors, gpus=config.cluster.gpus_per_worker
     )
-    tables = {}
-    for name, work, manifest in zip(names, works, manifests):
-        parts = [read_parquet(run.storage, f"{work.stage.folder}/{part['name']}") for part in manifest.parts]
-        tables[name] = with_unique_ids(pa.concat_tables(parts)).replace_schema_metadata(None)
-        _write_predictions(run, name, tables[name])
-    return tables
+    return {name: Made(work.stage, manifest) for name, work, manifest in zip(sets, works, manifests)}
 
 
-def _write_predictions(run: Run, name: str, table: pa.Table) -> None:
+def _write_predictions(run: Run, name: str, table: pa.Table, about: dict[str, Any]) -> None:
     """predictions/NAME.parquet, and as JSON: the best text per question (SQuAD layout) and the n-best lists."""
-    run.folder.write_bytes(f"predictions/{name}.parquet", encode_table(table, "parquet", {}))
+    run.folder.write_bytes(f"predictions/{name}.parquet", encode_table(table, "parquet", about))
     rows = table.select(["id", "nbest"]).to_pylist()
     best = {row["id"]: row["nbest"][0]["text"] if row["nbest"] else "" for row in rows}
     run.folder.write_bytes(f"predictions/{name}.json", (json.dumps(best, ensure_ascii=False, indent=1) + "\n").encode())
@@ -552,7 +580,7 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
     """Scores of every dev and test set, by the run's model, or from predictions that another tool made."""
     from raydist.reader.evaluate import evaluate_set, examples_of, with_unique_ids
     from raydist.reader.metrics import null_differences, read_predictions
-    from raydist.reader.parts import draw_questions
+    from raydist.reader.parts import chosen
 
     config = run.config
     foreign = config.evaluate.predictions
@@ -574,8 +602,7 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
         table = pa.concat_tables(parts)
         choice = _choice(run, name, made[name]) if name in read else None
         if choice:
-            draws = draw_questions(table["id"].to_pylist(), choice["seed"], choice["adversarial"])
-            table = table.filter(pa.array(draws <= choice["highest"]))
+            table = table.filter(pa.array(chosen(table["id"].to_pylist(), choice)))
         table = with_unique_ids(table)
         examples = examples_of(table.filter(pc.is_in(table["id"], tables[name]["id"])) if name in tables else table)
         if not examples:
@@ -653,6 +680,10 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
     """The whole pipeline: all data first, so that a bad file stops it before any model is loaded."""
     prepare(run, run.config.sets())
     train(run, fresh=fresh)
+    if run.config.objectives.hard_learning:
+        from raydist.cluster.two_stage import evaluate_base
+
+        evaluate_base(run)
     evaluate(run)
     report(run)
 
@@ -690,10 +721,17 @@ def unused_stages(storage: Storage) -> list[str]:
     """Stage folders that no run's stages.json names."""
     if not storage.folders():
         raise InputError(f"{storage.uri} holds no runs; give the folder that `storage` names in the config")
-    used = {
-        stage["folder"]
-        for name in storage.folders()
-        if storage.exists(f"{name}/stages.json")
-        for stage in storage.read_json(f"{name}/stages.json").values()
-    }
+    used = {stage["folder"] for run in _runs_in(storage) for stage in storage.read_json(f"{run}/stages.json").values()}
     return [f"stages/{name}" for name in storage.folders("stages") if f"stages/{name}" not in used]
+
+
+def _runs_in(storage: Storage, folder: str = "") -> Iterator[str]:
+    """Every folder that says which stages it used; a run's name may have slashes, as a sweep's trials have."""
+    for name in storage.folders(folder):
+        inner = f"{folder}/{name}" if folder else name
+        if inner == "stages":
+            continue
+        if storage.exists(f"{inner}/stages.json"):
+            yield inner
+        if name not in RUN_FOLDERS:
+            yield from _runs_in(storage, inner)

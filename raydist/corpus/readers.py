@@ -67,6 +67,9 @@ _OTHER_KEYS = ("_id", "qas", "question_text", "paragraph_text", "original_nq_ans
 _HEAD_BYTES = 1 << 18
 _SQUAD_START = re.compile(r'\{\s*("version"\s*:\s*"[^"]*"\s*,\s*)?"data"\s*:\s*\[')
 _LANGUAGE_IN_NAME = re.compile(r"xquad\.([a-z]{2})\b|context-([a-z]{2})-question-[a-z]{2}\b")
+_LANGUAGES = frozenset(
+    "ar bn cs da de el en es fa fi fr he hi hu it ja ko nl pl pt ro ru sv sw te th tr uk ur vi zh".split()  # noqa: SIM905
+)
 _OTHER_FORMATS = {
     b"\x89PNG": "a PNG image",
     b"\xff\xd8\xff": "a JPEG image",
@@ -754,9 +757,12 @@ def _unknown_rows(path: str, row: Any, names: dict[str, str]) -> InputError:
 
 
 def _language_of(path: str) -> str | None:
-    """The language of the passages, where the name follows XQuAD's or MLQA's pattern."""
+    """The language of the passages: the name follows XQuAD's or MLQA's pattern, or the folder is called like one (es/)."""
     match = _LANGUAGE_IN_NAME.search(os.path.basename(path))
-    return match[1] or match[2] if match else None
+    if match:
+        return match[1] or match[2]
+    folder = os.path.basename(os.path.dirname(path))
+    return folder if folder in _LANGUAGES else None
 
 
 # Files

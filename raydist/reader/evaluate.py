@@ -73,9 +73,11 @@ def evaluate_set(
         texts = {id: [span["text"] for span in spans] for id, spans in nbest.items()}
         depth = max((len(spans) for spans in texts.values()), default=0)
         kept = [k for k in at_k if k <= max(1, depth)]
-        found |= (
-            {name: float(values.mean()) for name, values in score_nbest(texts, examples, rule, kept).items()} if kept else {}
-        )
+        spoken = np.array([example.language for example in examples])
+        for name, values in score_nbest(texts, examples, rule, kept).items() if kept else ():
+            found[name] = float(values.mean())
+            if len(languages) > 1:
+                found |= {f"{name}.{language}": float(values[spoken == language].mean()) for language in languages}
     worst = adversarial_scores(scores) if adversarial else None
     if worst is not None:
         found |= {"addsent_f1": float(np.mean([s.f1 for s in worst])), "addsent_em": float(np.mean([s.em for s in worst]))}

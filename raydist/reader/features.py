@@ -56,7 +56,7 @@ def make_windows(
     if not picked:
         return WINDOW_SCHEMA.empty_table()
     records = examples.take(pa.array(picked, pa.int64())).to_pylist()
-    questions = _cut_questions([record["question"] for record in records], tokenizer, max_question_length)
+    questions = cut_questions([record["question"] for record in records], tokenizer, max_question_length)
     _check_room(records, questions, tokenizer, max_length, doc_stride)
     encoded = tokenizer(
         questions,
@@ -116,7 +116,7 @@ def token_span(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | N
     return (first, last) if first <= last else None
 
 
-def _cut_questions(questions: list[str], tokenizer: Any, longest: int) -> list[str]:
+def cut_questions(questions: list[str], tokenizer: Any, longest: int) -> list[str]:
     """Questions cut at the end of their last allowed token."""
     encoded = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True)
     return [

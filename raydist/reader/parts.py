@@ -65,6 +65,22 @@ def draw_questions(ids: Sequence[str], seed: int, adversarial: bool) -> np.ndarr
     return keyed_uniform(seed, 0, "choose", np.array(keys, np.int64))
 
 
+def chosen(ids: Sequence[str], choice: dict) -> np.ndarray:
+    """Which questions a seeded choice takes: those whose draw is low enough, and not of the fold that is left out."""
+    taken = draw_questions(ids, choice["seed"], choice["adversarial"]) <= choice["highest"]
+    if choice["leave_out"]:
+        taken &= ~in_fold(ids, choice["seed"], *choice["leave_out"])
+    return taken
+
+
+def in_fold(ids: Sequence[str], seed: int, fold: int, folds: int) -> np.ndarray:
+    """Whether each question was drawn for a fold."""
+    from raydist.reader.features import text_hash
+
+    keys = np.array([text_hash(id) for id in ids], np.int64)
+    return (keyed_uniform(seed, 0, "fold", keys) * folds).astype(np.int64) == fold
+
+
 def window_part_maker(*, model: str, revision: str | None) -> Callable[[dict], Made]:
     """A row group of examples -> its windows."""
     from transformers import AutoTokenizer
@@ -79,9 +95,8 @@ def window_part_maker(*, model: str, revision: str | None) -> Callable[[dict], M
         if spec["train"]:
             _check_labelled(examples)
         rows = None
-        if spec["choice"]:  # a seeded choice of the whole set: those whose draw is low enough
-            draws = draw_questions(examples["id"].to_pylist(), spec["choice"]["seed"], spec["choice"]["adversarial"])
-            rows = np.flatnonzero(draws <= spec["choice"]["highest"]).tolist()
+        if spec["choice"]:
+            rows = np.flatnonzero(chosen(examples["id"].to_pylist(), spec["choice"])).tolist()
         windows = make_windows(examples, tokenizer, rows=rows, **spec["lengths"])
         return {
             "part": windows,
@@ -111,6 +126,9 @@ def prediction_part_maker(
         rows = WindowRows([Storage(spec["windows_folder"]).local_copy("") / spec["windows"]])
         examples = read_examples(Storage(spec["folder"]), spec["part"], spec["row_group"])
         asked = np.unique(rows.examples) if spec["choice"] else None
+        if spec.get("fold"):  # cross-fitting: the questions that this reader was not trained on
+            asked = np.arange(examples.num_rows) if asked is None else asked
+            asked = asked[in_fold(examples["id"].take(asked).to_pylist(), *spec["fold"])]
         return {"part": predict_examples(reader, rows, examples, asked, pad_id=pad_id, **settings)}
 
     return make

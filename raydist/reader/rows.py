@@ -20,8 +20,10 @@ from raydist.objectives.base import Batch, GroupRows
 class WindowRows:
     """All windows of a data set (reader/features.py) as one sequence of rows."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        self.tables = [pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files]
+    def __init__(self, files: Sequence[Path], sets: Sequence[Path] = ()) -> None:
+        """`sets` are the n-best sets of hard learning (reader/nbest_sets.py), file for file, row for row."""
+        self.tables = [_mapped(file) for file in files]
+        self.sets = [_mapped(file) for file in sets]
         self.first = np.concatenate([[0], np.cumsum([table.num_rows for table in self.tables])]).astype(np.int64)
         examples = [json.loads(table.schema.metadata[b"raydist"])["examples"] for table in self.tables]
         self.first_example = np.concatenate([[0], np.cumsum(examples)]).astype(np.int64)
@@ -50,10 +52,9 @@ class WindowRows:
     @cached_property
     def _lists(self) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
         """For each list column and each part: the flat values and where each row begins. No copy."""
-        return {
-            name: [_flat(table[name]) for table in self.tables]
-            for name in ("input_ids", "token_types", "char_start", "char_end")
-        }
+        own = dict.fromkeys(("input_ids", "token_types", "char_start", "char_end"), self.tables)
+        of_sets = dict.fromkeys(("nbest_start", "nbest_end", "nbest_type"), self.sets) if self.sets else {}
+        return {name: [_flat(table[name]) for table in tables] for name, tables in (own | of_sets).items()}
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -120,8 +121,28 @@ class WindowRows:
             mine=torch.arange(len(rows)) if mine is None else torch.from_numpy(mine),
             seed=seed,
             step=step,
-            extras={"cls_B": torch.from_numpy(number["cls"])},
+            extras={"cls_B": torch.from_numpy(number["cls"])} | (self._nbest(rows) if self.sets else {}),
         )
+
+    def _nbest(self, rows: np.ndarray) -> dict[str, torch.Tensor]:
+        """The n-best sets of some rows, padded to the longest."""
+        lists = {name: [self.values(f"nbest_{name}", row) for row in rows] for name in ("start", "end", "type")}
+        longest = max([len(values) for values in lists["start"]] + [1])
+        padded = {name: np.full((len(rows), longest), -1, np.int64) for name in lists}
+        for name, values in lists.items():
+            for i, value in enumerate(values):
+                padded[name][i, : len(value)] = value
+        return {
+            "nbest_start_BK": torch.from_numpy(padded["start"].clip(min=0)),
+            "nbest_end_BK": torch.from_numpy(padded["end"].clip(min=0)),
+            "nbest_mask_BK": torch.from_numpy(padded["start"] >= 0),
+            "nbest_type_BK": torch.from_numpy(padded["type"].clip(min=0)),
+            "nbest_gold_B": torch.from_numpy(self._gold[rows].clip(min=0)),
+        }
+
+    @cached_property
+    def _gold(self) -> np.ndarray:
+        return np.concatenate([table["nbest_gold"].to_numpy() for table in self.sets]).astype(np.int64)
 
     def step_batches(
         self, groups: Sequence[np.ndarray], *, rank: int, ranks: int, pad_id: int, seed: int, step: int
@@ -133,6 +154,10 @@ class WindowRows:
             mine = np.arange(rank, len(rows), ranks)
             batches.append(self.batch(rows[mine], pad_id=pad_id, groups=known, group=number, mine=mine, seed=seed, step=step))
         return batches
+
+
+def _mapped(file: Path) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
 
 
 def _flat(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,13 +10,19 @@ import torch
 from torch import nn
 
 from raydist.config import Config
+from raydist.mining.cross_encoder import CrossEncoder
 from raydist.objectives.answer_contrast import AnswerContrast, piece_codes
 from raydist.objectives.base import Batch, Objective, Term
+from raydist.objectives.hard_learning import HardLearning
 from raydist.objectives.infomax import Infomax
+from raydist.objectives.pairs import CrossBatch, PairBatch, PairVectors, join_tokens
 from raydist.objectives.pfa import Pfa
+from raydist.objectives.ranking import CrossEntropy, Ranking
 from raydist.objectives.span import Span
 from raydist.reader.decode import top_spans
 from raydist.reader.model import SpanReader, load_reader
+from raydist.retriever.dual_encoder import DualEncoder
+from raydist.training.cached import embed_in_chunks
 
 
 class ReaderTask(nn.Module):
@@ -47,8 +53,52 @@ class ReaderTask(nn.Module):
         }
         contrast = objectives.get("answer_contrast")
         if isinstance(contrast, AnswerContrast):  # PAPERS 6.5: alpha of the contrast, 1 - alpha of the task's own loss
-            weights["span"] *= contrast.base_weight(step)
+            base = "hard_learning" if "hard_learning" in objectives else "span"
+            for name in [name for name in weights if name.split(".")[0] == base]:
+                weights[name] *= contrast.base_weight(step)
         return weights
+
+
+class CrossEncoderTask(nn.Module):
+    """A cross-encoder and its loss."""
+
+    def __init__(self, cross_encoder: CrossEncoder, objective: CrossEntropy) -> None:
+        super().__init__()
+        self.cross_encoder, self.objective = cross_encoder, objective
+
+    def forward(self, batch: CrossBatch) -> dict[str, Term]:
+        parts = self.objective(batch, self.cross_encoder(batch.tokens), self.cross_encoder)
+        return {_name("cross_entropy", part): term for part, term in parts.items()}
+
+    def weights(self, step: int) -> dict[str, float]:
+        return {_name("cross_entropy", part): weight for part, weight in self.objective.weights(step).items()}
+
+
+class RetrieverTask(nn.Module):
+    """A dual encoder and its loss.
+
+    Texts are embedded ``chunk_rows`` at a time, those of like length together (None: all at once). With ``cached`` no more
+    than one chunk's activations are in memory, at the cost of a second forward pass (training/cached.py).
+    """
+
+    def __init__(
+        self, encoder: DualEncoder, objective: Ranking, *, chunk_rows: int | None = None, cached: bool = False
+    ) -> None:
+        super().__init__()
+        self.encoder, self.objective = encoder, objective
+        self.chunk_rows, self.cached = chunk_rows, cached
+
+    def forward(self, batch: PairBatch) -> dict[str, Term]:
+        how: dict[str, Any] = {"chunk_rows": self.chunk_rows, "cached": self.cached}
+        answers = batch.answers if batch.negatives is None else join_tokens([batch.answers, batch.negatives])
+        question_BD = embed_in_chunks(self.encoder.embed_questions, batch.questions, **how)
+        answer_XD = embed_in_chunks(self.encoder.embed_answers, answers, **how)
+        rows = len(batch.answers)
+        output = PairVectors(question_BD, answer_XD[:rows], answer_XD[rows:])
+        return {_name("ranking", part): term for part, term in self.objective(batch, output, self.encoder).items()}
+
+    def weights(self, step: int) -> dict[str, float]:
+        return {_name("ranking", part): weight for part, weight in self.objective.weights(step).items()}
 
 
 def _name(objective: str, part: str) -> str:
@@ -61,7 +111,13 @@ def build_objectives(config: Config, reader: SpanReader, folder: Path, steps_per
     span: dict[str, Any] = {"span_reduction": given.span.reduction, "mask_non_passage": given.span.mask_non_passage}
     scale = given.span.reduction
     hidden_size = reader.config.hidden_size
-    objectives: dict[str, Objective] = {"span": Span(**span)}
+    objectives: dict[str, Objective] = {}
+    if given.hard_learning:  # the task's own loss, in place of the plain one
+        objectives["hard_learning"] = HardLearning(
+            **span, **given.hard_learning.model_dump(exclude={"size", "sets", "nbest_folds"})
+        )
+    else:
+        objectives["span"] = Span(**span)
     if given.infomax:
         objectives["infomax"] = Infomax(hidden_size, span_reduction=scale, **given.infomax.model_dump())
     if given.pfa:

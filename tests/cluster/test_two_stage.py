@@ -1,0 +1,88 @@
+"""Base reader, n-best sets, final reader: one command, resumable between and within its stages."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from raydist.cluster import pipeline
+from raydist.errors import InputError
+
+SMALL = (
+    "data.train.questions=60",
+    "data.dev.questions=10",
+    "data.test={}",
+    "train.batch_size=20",
+    "train.max_steps=3",
+    "train.evaluate_every=0",
+    "train.choose=last",
+    "evaluate.bootstrap=0",
+)
+BOTH = ("objectives.hard_learning.size=5", "objectives.answer_contrast={}")
+
+
+def logged(run) -> list[dict]:
+    lines = [json.loads(line) for line in Path(run.folder.path("metrics.jsonl")).read_text().splitlines()]
+    return [line for line in lines if "loss" in line]
+
+
+def test_one_command_trains_the_base_makes_the_sets_and_trains_on_them(make_run, capsys):
+    run = make_run("name=two_stage", *SMALL, *BOTH)
+    pipeline.run_all(run)
+    terms = logged(run)[0]
+    assert any(key.endswith("hard_learning") for key in terms), terms
+    assert any(key.endswith("answer_contrast") for key in terms), terms
+    assert not any(key.endswith("span") for key in terms), "hard learning takes the place of the span loss"
+    base = run.storage.at("two_stage_base")
+    assert base.exists("model/config.json")
+    assert run.folder.read_json("base.json") == {"run": "two_stage_base"}
+    assert "dev.em@5" in base.read_json("metrics.json"), "before and after are both scored"
+    assert "n-best sets of train" in run.folder.read_json("stages.json")
+
+    capsys.readouterr()
+    pipeline.run_all(make_run("name=two_stage", *SMALL, *BOTH))
+    again = capsys.readouterr()
+    assert (again.out + again.err).count("train: already done (3 steps)") == 2
+
+
+def test_sets_of_a_file_give_the_same_training_as_sets_made_on_the_way(make_run, storage):
+    own = make_run("name=own_sets", *SMALL, "objectives.hard_learning.size=20")
+    pipeline.train(own)
+    base = make_run("name=own_sets_base", *SMALL, "predict.split=train")
+    pipeline.predict(base)
+    file = base.folder.path("predictions", "train.parquet")
+    given = make_run("name=given_sets", *SMALL, f"objectives.hard_learning.sets={file}")
+    pipeline.train(given)
+    assert [line["loss"] for line in logged(own)] == [line["loss"] for line in logged(given)]
+
+    other = make_run(
+        "name=other_data", *SMALL, "data.train.files=sample:es/train.json", f"objectives.hard_learning.sets={file}"
+    )
+    with pytest.raises(InputError, match="another data file"):
+        pipeline.train(other)
+    chosen = make_run("name=more_data", *SMALL, "data.train.questions=80", f"objectives.hard_learning.sets={file}")
+    with pytest.raises(InputError, match=r"no list for training question .*or from a choice of it"):
+        pipeline.train(chosen)
+    with pytest.raises(InputError, match=r"there is no .*nowhere.parquet"):
+        pipeline.train(make_run("name=no_sets", *SMALL, "objectives.hard_learning.sets=nowhere.parquet"))
+    tokens = make_run("name=other_tokens", *SMALL, "model.name=builtin:minilm", f"objectives.hard_learning.sets={file}")
+    with pytest.raises(InputError, match="another tokenizer"):
+        pipeline.train(tokens)
+
+
+def test_cross_fitted_lists_come_from_readers_that_never_saw_the_question(make_run):
+    from raydist.reader.parts import in_fold
+
+    run = make_run("name=folds", *SMALL, "objectives.hard_learning.nbest_folds=2")
+    pipeline.train(run)
+    seen = []
+    for fold in range(2):
+        base = run.storage.at(f"folds_base{fold}")
+        stages = base.read_json("stages.json")
+        folder = stages["predictions for train"]["folder"]
+        manifest = run.storage.read_json(f"{folder}/manifest.json")
+        tables = [pipeline.read_parquet(run.storage, f"{folder}/{part['name']}") for part in manifest["parts"]]
+        ids = [id for table in tables for id in table["id"].to_pylist()]
+        assert in_fold(ids, 0, fold, 2).all()
+        seen += ids
+    assert len(seen) == len(set(seen)) == 60
