@@ -24,6 +24,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Show, check or describe a config.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+jobs_app = typer.Typer(help="Jobs on a Ray cluster: list them, follow their logs, stop them.", no_args_is_help=True)
+app.add_typer(jobs_app, name="jobs")
 
 ConfigArg = Annotated[
     str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a config that ships with raydist.")
@@ -31,6 +33,11 @@ ConfigArg = Annotated[
 Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[key=value ...]", help="Overrides of dotted keys.")]  # noqa: UP045
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start the run's training over.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Let Ray talk, too.")]
+Address = Annotated[
+    str | None, typer.Option(metavar="URL", help="The cluster's dashboard; default: RAY_ADDRESS, else http://127.0.0.1:8265.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Use a cluster elsewhere that asks for no token.")]
+JobId = Annotated[str | None, typer.Argument(metavar="[ID]", help="As `raydist jobs list` shows it.")]
 
 
 @contextmanager
@@ -101,11 +108,77 @@ def evaluate(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = 
 
 
 @app.command()
+def mine(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, verbose: Verbose = False) -> None:
+    """Candidates, cross-encoder scores, silver pairs: RUN/mining/silver.parquet has every pair, kept or why not.
+
+    Example: raydist mine retrieval mining.threshold=0.7
+    """
+    from raydist.cluster import retrieval
+
+    with opened(config, overrides, verbose) as run:
+        print(f"silver pairs in {retrieval.mine_only(run, fresh=fresh)}")
+
+
+@app.command()
+def index(
+    config: ConfigArg,
+    overrides: Overrides = None,
+    add: Annotated[Optional[list[Path]], typer.Option(help="Documents to add to the run's index.")] = None,  # noqa: UP045
+    verbose: Verbose = False,
+) -> None:
+    """An index of the corpus, in RUN/index; with --add, more documents for an index that is there.
+
+    Example: raydist index retrieval index.kind=bm25
+    """
+    from raydist.cluster import retrieval
+
+    with opened(config, overrides, verbose) as run:
+        if add:
+            print(f"added {retrieval.add_to_index(run, add):,} sentences to {run.folder.path('index')}")
+        else:
+            print(f'index in {(made := retrieval.index(run))}; ask it with: raydist search {made} "..."')
+
+
+@app.command()
+def search(
+    index: Annotated[Path, typer.Argument(metavar="INDEX", help="A folder that `raydist index` wrote, or its run.")],
+    question: Annotated[str, typer.Argument(help="What to look for.")],
+    k: Annotated[int, typer.Option("-k", help="How many sentences.")] = 10,
+) -> None:
+    """The best sentences of an index for a question.
+
+    Example: raydist search runs/retrieval/index "When was the bridge built?" -k 5
+    """
+    from raydist.retriever.search import Searcher
+
+    for rank, hit in enumerate(Searcher(index).search([question], k)[0], 1):
+        print(f"{rank:3}  {hit.score:9.4f}  {hit.sentence_id}  {hit.text}")
+
+
+@app.command()
+def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, verbose: Verbose = False) -> None:
+    """Trials of a config over its section `sweep`, ranked. Interrupted, the same command goes on where it stopped.
+
+    Example: raydist sweep sweeps/pfa_bottleneck sweep.seeds=[0,1,2]
+    """
+    from raydist.config import load_config
+    from raydist.training.search import plan_sweep
+
+    loaded = load_config(config, overrides or ())
+    plan_sweep(loaded.config)  # what is wrong is told before Ray is loaded
+
+    from raydist.cluster.sweep import run_sweep, sweep_cluster
+
+    with sweep_cluster(loaded.config, verbose=verbose) as cluster:
+        run_sweep(loaded.config, cluster, fresh=fresh)
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN [RUN ...]", help="Folders of runs.")],
     out: Annotated[Path | None, typer.Option(help="Where to write; default: report.html of the first run.")] = None,
 ) -> None:
-    """One HTML file about a run, or about several side by side.
+    """One HTML file about a run or a sweep, or about several runs side by side.
 
     Example: raydist report runs/plain runs/infomax --out compare.html
     """
@@ -116,7 +189,12 @@ def report(
             raise InputError(
                 f"{folder} is not a run: it has no config.yaml; runs are folders in `storage`, such as runs/quickstart"
             )
-    print(f"report in {write_report(runs, out)}")
+    if len(runs) == 1 and (runs[0] / "sweep.json").is_file():
+        from raydist.report.sweep import write_sweep_report
+
+        print(f"report in {write_sweep_report(runs[0], out)}")
+    else:
+        print(f"report in {write_report(runs, out)}")
 
 
 @app.command()
@@ -193,6 +271,85 @@ def doctor() -> None:
         print(f"{name:22} {value}")
 
 
+@app.command()
+def submit(
+    command: Annotated[str, typer.Argument(metavar="COMMAND", help="run, train, ...: any command that takes a config.")],
+    config: ConfigArg,
+    overrides: Overrides = None,
+    address: Address = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not follow the log.")] = False,
+    working_dir: Annotated[Path, typer.Option(help="Travels with the job; the config's relative paths start there.")] = Path(),
+    exclude: Annotated[Optional[list[str]], typer.Option(help="Leave out of it, as in a .gitignore.")] = None,  # noqa: UP045
+    shared: Annotated[Optional[list[str]], typer.Option(help="A folder that every node mounts.")] = None,  # noqa: UP045
+    fresh: Fresh = False,
+    verbose: Verbose = False,
+    insecure: Insecure = False,
+) -> None:
+    """A command as a job on a Ray cluster, after preflight. Ctrl-C detaches; the job's exit status is this command's.
+
+    Example: raydist submit train quickstart storage=s3://bucket/runs --address http://127.0.0.1:8265
+    """
+    import inspect
+
+    from raydist.cluster.submit import follow, prepare, send
+
+    callbacks = {info.name or info.callback.__name__: info.callback for info in app.registered_commands if info.callback}
+    parameters = {name: inspect.signature(callback).parameters for name, callback in callbacks.items() if name != "submit"}
+    job = prepare(
+        command,
+        config,
+        overrides or (),
+        address=address,
+        working_dir=working_dir,
+        exclude=exclude or (),
+        shared=shared or (),
+        insecure=insecure,
+        options=["--fresh"] * fresh + ["--verbose"] * verbose,
+        commands={name: [f"--{option}" for option in taken] for name, taken in parameters.items() if "config" in taken},
+    )
+    job_id = send(job)
+    print(f"submitted {job_id}", flush=True)
+    if not no_wait:
+        raise SystemExit(follow(job.target, job_id))
+
+
+@jobs_app.command("list")
+def jobs_list(address: Address = None, insecure: Insecure = False) -> None:
+    """The jobs of a cluster, the newest first: id, status, time taken, command.
+
+    Example: raydist jobs list --address http://127.0.0.1:8265
+    """
+    from raydist.cluster.submit import describe, list_jobs, reach
+
+    jobs = list_jobs(reach(address, insecure=insecure))
+    print("\n".join(map(describe, jobs)) or "no job was submitted yet")
+
+
+@jobs_app.command("logs")
+def jobs_logs(job: JobId = None, address: Address = None, insecure: Insecure = False) -> None:
+    """Follow a job's log to its end, the newest job's if none is named; the job's exit status is this command's.
+
+    Example: raydist jobs logs train-quickstart-1f6a09c2
+    """
+    from raydist.cluster.submit import follow, pick, reach
+
+    target = reach(address, insecure=insecure)
+    raise SystemExit(follow(target, pick(target, job)))
+
+
+@jobs_app.command("stop")
+def jobs_stop(job: JobId = None, address: Address = None, insecure: Insecure = False) -> None:
+    """Stop a job, the one that runs if none is named. What it has done stays: submitted again, it goes on.
+
+    Example: raydist jobs stop train-quickstart-1f6a09c2
+    """
+    from raydist.cluster.submit import pick, reach, stop
+
+    target = reach(address, insecure=insecure)
+    name = pick(target, job, running=True)
+    print(f"{name}: {'stopping' if stop(target, name) else 'had ended already'}")
+
+
 @config_app.command("show")
 def config_show(config: ConfigArg, overrides: Overrides = None) -> None:
     """Every value, and where it came from.
@@ -219,7 +376,11 @@ def config_check(config: ConfigArg, overrides: Overrides = None) -> None:
     """
     from raydist.config import load_config
 
-    load_config(config, overrides or ())
+    loaded = load_config(config, overrides or ())
+    if loaded.config.sweep:
+        from raydist.training.search import plan_sweep
+
+        plan_sweep(loaded.config)
     print(f"{config}: no problem found")
 
 
@@ -256,7 +417,8 @@ def guarded(command: Callable[[], object]) -> int:
             import traceback
 
             traceback.print_exc()
-        print(f"failed: {error}", file=sys.stderr)
+        told = str(error) if expected else (str(error).strip().splitlines() or [""])[-1]
+        print(f"failed: {type(error).__name__ + ': ' if not expected else ''}{told}", file=sys.stderr)
         return 1
     return 0
 

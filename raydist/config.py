@@ -193,6 +193,103 @@ class AnswerContrastConfig(Section):
     sequential_epochs: float = Field(1.0, ge=0)  # alpha is 0 for so long, under `sequential`
 
 
+class CorpusSource(Section):
+    """A corpus of sentences with questions and gold answers. `sample:` is the embedded sample's.
+
+    beir: a folder {corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv}, whose documents may name the places of their `sentences`;
+    reqa: a file {questions, candidates, ground_truths}; pairs: a file {questions, answers, question_ids}; squad: any reader
+    files, cut into sentences by rule or by a file of MultiReQA `boundaries`; tables: three files, corpus, questions and gold.
+    """
+
+    files: Annotated[list[str], BeforeValidator(_listed)]
+    format: Literal["beir", "reqa", "pairs", "squad", "tables"] = "beir"
+    split: str = "train"  # beir: which file of qrels
+    boundaries: str | None = None  # squad
+    columns: dict[str, str] = {}  # tables: our name -> the file's
+    questions: int | None = Field(None, ge=1)  # a seeded choice of this many
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthand(cls, value: Any) -> Any:
+        return {"files": value} if isinstance(value, str | list) else value
+
+    @model_validator(mode="after")
+    def _as_many_files(self) -> Self:
+        wanted = {"beir": 1, "reqa": 1, "pairs": 1, "tables": 3}.get(self.format)
+        if not self.files or (wanted and len(self.files) != wanted):
+            raise ValueError(f"format {self.format} takes {wanted or 'one or more'} in files, got {len(self.files)}")
+        return self
+
+
+class CorpusConfig(Section):
+    """What retrieval works on: pairs to train and mine with, and sets to test on."""
+
+    train: CorpusSource | None = None
+    test: Annotated[dict[str, CorpusSource], BeforeValidator(lambda value: value or {})] = {}
+
+    @field_validator("test")
+    @classmethod
+    def _plain_names(cls, value: dict[str, CorpusSource]) -> dict[str, CorpusSource]:
+        for name in value:
+            if not name.replace("_", "").replace("-", "").isalnum():
+                raise ValueError(f"a test set cannot be called {name!r}: use letters, digits, - and _")
+        return value
+
+
+class IndexConfig(Section):
+    """How sentences are indexed. Results do not depend on shard_rows (with an approximate dense kind, their recall does)."""
+
+    kind: Literal["bm25", "dense"] = "bm25"  # what `raydist index` builds
+    k1: float = Field(0.9, ge=0)
+    b: float = Field(0.4, ge=0, le=1)
+    idf: Literal["lucene", "robertson", "atire"] = "lucene"
+    min_chars: int = Field(2, ge=1)
+    stop_words: Literal["none", "english"] = "none"
+    stemmer: str = ""  # a Snowball language such as english
+    dense: Literal["flat", "ivf", "hnsw", "pq"] = "flat"
+    shard_rows: int = Field(250_000, ge=1)
+
+
+class MiningConfig(Section):
+    """Candidates, scores, silver pairs (PAPERS 5.2 to 5.5)."""
+
+    encoder: str = "builtin:minilm"  # of the dense source; in later rounds the retriever trained before takes its place
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    candidates: int = Field(10, ge=1)  # of each source, for each question
+    same_doc: int = Field(0, ge=0)  # neighbours of a gold answer, as further candidates
+    negatives_per_source: int = Field(1, ge=1)
+    dev_share: float = Field(0.1, gt=0, lt=1)  # of the questions, held out to judge the cross-encoder
+    threshold: float = Field(0.5, ge=0, le=1)
+    power: float = Field(2.0, ge=0)
+    weighting: Literal["power", "none", "binary"] = "power"
+    calibrate: Literal["none", "temperature"] = "none"
+    hard_negatives: int = Field(0, ge=0)  # rejected candidates of a question, as further columns
+    negative_p: float = Field(0.1, ge=0, le=1)  # the most that one may have
+    rounds: int = Field(1, ge=1)
+    part_questions: int = Field(500, ge=1)
+
+
+class RetrieverConfig(Section):
+    """The dual encoder and its loss (PAPERS 5.5 to 5.7)."""
+
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    towers: Literal["auto", "shared", "separate"] = "auto"
+    answer_context: Literal["paragraph", "none"] = "paragraph"
+    max_question_length: int = Field(96, ge=4)
+    max_answer_length: int = Field(384, ge=8)
+    loss: Literal["softmax", "margin_mse", "kl"] = "softmax"
+    objective: Literal["log", "prob"] = "log"
+    normalise: Literal["count", "weight_sum"] = "count"
+    scale: float = Field(100.0, gt=0)
+    mask_known_positives: bool = True
+    bucket_by_length: bool = True
+    chunk_rows: int | None = Field(None, ge=1)  # texts embedded at once; None: all of a batch
+    cached: bool = False  # two passes, so that only one chunk's activations are in memory
+    variants: list[Literal["gold", "gold_silver"]] = ["gold", "gold_silver"]  # trained beside it, to compare with
+    search_depth: int = Field(100, ge=1)  # of an evaluation's ranked lists
+    rerank: int = Field(20, ge=0)  # of these, how many the cross-encoder ranks anew as the ceiling; 0: none
+
+
 class ObjectivesConfig(Section):
     """What training minimizes. An objective is on when its section is present."""
 
@@ -214,7 +311,7 @@ class TrainConfig(Section):
     evaluate_every: int | None = Field(None, ge=0)  # steps; None: after each epoch; 0: never
     dev_questions: int | None = Field(None, ge=1)  # a seeded choice of the dev set, for evaluation during training
     choose: Literal["best", "last"] = "best"
-    metric: Literal["f1", "em"] = "f1"
+    metric: Literal["f1", "em", "average_precision", "accuracy"] = "f1"  # the last two: of a cross-encoder
     early_stop: int | None = Field(None, ge=1)  # evaluations without a better score
     log_every: int = Field(10, ge=1)
 
@@ -249,6 +346,17 @@ class OptimConfig(Section):
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are both given: keep one")
         return self
+
+
+class CrossEncoderConfig(Section):
+    """The supervisor (PAPERS 5.3): one logit for a question and a sentence."""
+
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    optim: OptimConfig = OptimConfig()
+    max_question_length: int = Field(96, ge=4)
+    max_length: int = Field(480, ge=16)
+    batch_tokens: int | None = Field(None, ge=16)  # tokens scored together; None: what suits the device
 
 
 class PredictConfig(Section):
@@ -325,7 +433,7 @@ class Config(Section):
     """Everything a run is made of; the same for every command."""
 
     name: str = Field("reader", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")  # slashes: folders
-    task: Literal["reader"] = "reader"
+    task: Literal["reader", "retriever", "cross_encoder"] = "reader"
     storage: str = "runs"  # a folder, or a URI that pyarrow opens (s3://, gs://, hdfs://)
     seed: int = Field(0, ge=0)
     data: DataConfig = DataConfig()
@@ -335,6 +443,11 @@ class Config(Section):
     optim: OptimConfig = OptimConfig()
     predict: PredictConfig = PredictConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    corpus: CorpusConfig = CorpusConfig()
+    index: IndexConfig = IndexConfig()
+    mining: MiningConfig = MiningConfig()
+    cross_encoder: CrossEncoderConfig = CrossEncoderConfig()
+    retriever: RetrieverConfig = RetrieverConfig()
     cluster: ClusterConfig = ClusterConfig()
     sweep: SweepConfig | None = None
 

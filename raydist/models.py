@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from raydist.errors import InputError
 
@@ -35,6 +36,30 @@ def model_folder(name: str, revision: str | None = None) -> Path:
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"model {name!r}: no such folder; {_what_there_is()}")
     return _checked(_fetch(name, revision))
+
+
+def load_pretrained(
+    auto_class: Any, folder: Path, *, attention: str = "auto", dropout: float | None = None, seed: int = 0, **settings: Any
+) -> Any:
+    """A model of transformers from a folder, in float32. What the folder lacks (a head, say) is drawn from the seed."""
+    import torch
+    from transformers import AutoConfig
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # a new head is what we want, not a warning
+    logging.disable_progress_bar()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            config = AutoConfig.from_pretrained(folder, **settings)
+            for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
+                if dropout is not None and hasattr(config, key):
+                    setattr(config, key, dropout)
+            how = {} if attention == "auto" else {"attn_implementation": attention}
+            return auto_class.from_pretrained(folder, config=config, dtype=torch.float32, use_safetensors=True, **how)
+        except (OSError, ValueError) as error:
+            why = str(error).strip().splitlines()[0][:200]
+            raise InputError(f"{folder}: cannot be opened with {auto_class.__name__}: {why}") from None
 
 
 def _checked(folder: Path) -> Path:

@@ -130,6 +130,80 @@ EVALUATION_SCHEMA = pa.schema(
     ]
 )
 
+# --- mining (PAPERS 5). Ids and numbers only: texts are looked up where a model or a person reads them.
+
+HIT_SCHEMA = pa.schema(  # what one retriever found
+    [
+        ("question_id", pa.string()),
+        ("sentence_id", pa.string()),
+        ("rank", pa.int32()),  # from 1
+        ("score", pa.float32()),
+    ]
+)
+
+# Training pairs of the cross-encoder: a gold answer, or a negative and where it was drawn from.
+LABELLED_PAIR_SCHEMA = pa.schema(
+    [
+        ("question_id", pa.string()),
+        ("sentence_id", pa.string()),
+        ("label", pa.int8()),  # 1: gold
+        ("asked", pa.string()),  # gold, or the source that was to be drawn from: bm25, dense, same_doc
+        ("source", pa.string()),  # the source drawn from: the same, or where that had nothing left, bm25 or pool
+        ("number", pa.int32()),  # of the gold answer, or of the draw, within question and source
+        ("rank", pa.int32()),  # of a negative in its source; null where that has no ranks
+        ("is_dev", pa.bool_()),
+    ]
+)
+
+CANDIDATE_SCHEMA = pa.schema(
+    [
+        ("question_id", pa.string()),
+        ("sentence_id", pa.string()),
+        ("bm25_rank", pa.int32()),  # from 1; null where BM25 did not find it
+        ("bm25_score", pa.float32()),
+        ("dense_rank", pa.int32()),
+        ("dense_score", pa.float32()),
+        ("same_doc", pa.bool_()),  # taken because it stands in the document of a gold answer
+    ]
+)
+
+SCORED_SCHEMA = pa.schema(
+    [
+        *CANDIDATE_SCHEMA,
+        ("logit", pa.float32()),
+        ("p", pa.float32()),  # that the sentence answers the question
+        ("cross_encoder", pa.string()),  # fingerprint of the model that says so
+    ]
+)
+
+SILVER_SCHEMA = pa.schema(
+    [
+        *SCORED_SCHEMA,
+        ("sources", pa.list_(pa.string())),
+        ("kept", pa.bool_()),
+        ("why_not", pa.string()),  # null where it is kept
+        ("weight", pa.float32()),  # 0 where it is not
+    ]
+)
+
+# What the dual encoder is trained on.
+TRAINING_PAIR_SCHEMA = pa.schema(
+    [
+        ("question_id", pa.string()),
+        ("sentence_id", pa.string()),
+        ("weight", pa.float32()),
+        ("is_gold", pa.bool_()),
+        ("logit", pa.float32()),  # the cross-encoder's; null where it was not asked
+        ("negatives", pa.list_(pa.string())),  # mined hard negatives of the question, hardest first
+        ("negative_logits", pa.list_(pa.float32())),
+    ]
+)
+
+# Some kept and some rejected pairs as people read them, for the report: <run>/mining/examples.parquet.
+MINED_EXAMPLE_SCHEMA = pa.schema(
+    [*SILVER_SCHEMA, ("question", pa.string()), ("sentence", pa.string()), ("gold", pa.list_(pa.string()))]
+)
+
 
 def examples_table(examples: Iterable[Example]) -> pa.Table:
     return pa.Table.from_pylist([asdict(example) for example in examples], schema=EXAMPLE_SCHEMA)

@@ -163,6 +163,12 @@ class Storage:
         return target
 
 
+def has_model(run: Storage, name: str = "model") -> bool:
+    """Whether a run has a whole model: one folder, or two towers. config.json is what is written last."""
+    towers = [f"{name}/{tower}/config.json" for tower in ("query", "answer")]
+    return run.exists(f"{name}/config.json") or all(run.exists(file) for file in towers)
+
+
 # --- fingerprints ----------------------------------------------------------------------------------------------------
 
 
@@ -179,8 +185,9 @@ def file_digest(path: str | Path) -> str:
 
 
 def folder_digest(folder: str | Path) -> str:
-    """Of all files directly in a folder: names and bytes."""
-    return fingerprint({path.name: file_digest(path) for path in sorted(Path(folder).iterdir()) if path.is_file()})
+    """Of all files in a folder and below: names and bytes."""
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+    return fingerprint({path.relative_to(folder).as_posix(): file_digest(path) for path in files})
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

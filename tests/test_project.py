@@ -52,9 +52,9 @@ def test_every_job_file_is_a_command_and_short():
 
 
 def test_every_command_has_an_example_in_its_help():
-    from raydist.cli import app, config_app
+    from raydist.cli import app, config_app, jobs_app
 
-    for info in [*app.registered_commands, *config_app.registered_commands]:
+    for info in [*app.registered_commands, *config_app.registered_commands, *jobs_app.registered_commands]:
         assert "Example: raydist " in info.callback.__doc__, info.callback.__name__
 
 

@@ -11,36 +11,36 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.distributed as dist
 
 from raydist.cluster.connect import Cluster
 from raydist.config import Config
 from raydist.errors import InputError
 from raydist.progress import Progress, say
-from raydist.reader.features import text_hash
-from raydist.reader.parts import read_examples
-from raydist.reader.rows import WindowRows
-from raydist.storage import Storage, StorageError
+from raydist.storage import Storage, StorageError, has_model
+from raydist.training.kinds import Kind, name_questions, open_kind
 from raydist.training.loop import NonFiniteLoss, StepReport, num_steps, seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
-from raydist.training.plan import choose_rows
-from raydist.training.tasks import build_reader_task
+from raydist.training.trace import write_traces
 
 
 class TrainingFailed(RuntimeError):
     """Training stopped for a reason that trying again would not mend."""
 
 
-def fit_reader(cluster: Cluster, config: Config, run: Storage, sets: Mapping[str, dict]) -> dict[str, Any]:
-    """Train a reader; the run's folder gets checkpoints, metrics.jsonl and model/. Returns what is worth telling of it.
+def fit(
+    cluster: Cluster, config: Config, run: Storage, sets: Mapping[str, dict], callbacks: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """Train what the config's task says; the run's folder gets checkpoints, metrics.jsonl and model/.
 
-    `sets` says for "train" and "dev" which folders and parts hold the windows and the examples (see pipeline.py).
+    Returns what is worth telling of it.
+
+    `sets` says for "train" and "dev" which folders and parts hold the rows (see pipeline.py, retrieval.py);
+    `callbacks` are Ray Train's, and hear of every checkpoint and every evaluation.
     """
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -49,7 +49,7 @@ def fit_reader(cluster: Cluster, config: Config, run: Storage, sets: Mapping[str
     run.delete("failure.json")
     gpus = config.cluster.gpus_per_worker
     trainer = TorchTrainer(
-        train_reader_worker,
+        train_worker,
         train_loop_config={"config": config.model_dump(mode="json"), "run": run.uri, "sets": dict(sets), "began": time.time()},
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
         scaling_config=ScalingConfig(
@@ -62,6 +62,7 @@ def fit_reader(cluster: Cluster, config: Config, run: Storage, sets: Mapping[str
             storage_path=run.uri,
             failure_config=FailureConfig(max_failures=config.cluster.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=config.train.keep_checkpoints),
+            callbacks=list(callbacks),
         ),
     )
     with _Watch(run):
@@ -124,7 +125,7 @@ class _Watch:
 # --- in a worker -----------------------------------------------------------------------------------------------------
 
 
-def train_reader_worker(given: dict[str, Any]) -> None:
+def train_worker(given: dict[str, Any]) -> None:
     """One Ray Train worker. What trying again would not mend is left in failure.json instead of raised."""
     import ray.train
 
@@ -135,7 +136,7 @@ def train_reader_worker(given: dict[str, Any]) -> None:
         _train(Config.model_validate(given["config"]), run, given["sets"], given["began"])
     except NonFiniteLoss as error:  # raised by every rank alike
         if ray.train.get_context().get_world_rank() == 0:
-            questions = _questions(given["sets"]["train"], error.rows)
+            questions = name_questions(given["config"]["task"], given["sets"]["train"], error.rows)
             run.write_json("failure.json", {"message": f"{error}. In the batch: {questions}", "input": False})
     except InputError as error:  # perhaps on this node alone: the others must not wait for it
         run.write_json("failure.json", {"message": str(error), "input": True})
@@ -145,33 +146,26 @@ def train_reader_worker(given: dict[str, Any]) -> None:
 def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) -> None:
     import ray.train
     import ray.train.torch
-    from transformers import AutoTokenizer
-
-    from raydist.models import model_folder
 
     context = ray.train.get_context()
     rank, ranks = context.get_world_rank(), context.get_world_size()
     if not config.cluster.gpus_per_worker:
         cores = os.cpu_count() or 1
         torch.set_num_threads(config.cluster.threads_per_worker or max(1, cores // context.get_local_world_size()))
-    folder = model_folder(config.model.name, config.model.revision)
-    pad_id = AutoTokenizer.from_pretrained(folder).pad_token_id
-    train = _windows(sets["train"])
+    kind = open_kind(config, sets, rank, ranks)
+    train = kind.rows
     total = num_steps(
         len(train), batch_size=config.train.batch_size, epochs=config.train.epochs, max_steps=config.train.max_steps
     )
     per_epoch = -(-len(train) // config.train.batch_size)
-    plain = build_reader_task(config, folder, per_epoch)
+    plain = kind.build_task(per_epoch)
     task = ray.train.torch.prepare_model(
         plain, parallel_strategy_kwargs={"gradient_as_bucket_view": True} if ranks > 1 else None
     )
     optimizer = build_optimizer(plain, config.optim)
     schedule = build_schedule(optimizer, config.optim, total, config.train.batch_size)
     state = restore(ray.train.get_checkpoint(), plain, optimizer, schedule)
-    wanted = "dev" in sets and config.train.evaluate_every != 0
-    evaluation = DevEvaluation(config, sets["dev"], pad_id, rank, ranks) if wanted else None
-    if evaluation and not evaluation.has_labels:
-        evaluation = None
+    evaluation = kind.evaluation() if "dev" in sets and config.train.evaluate_every != 0 else None
     log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size) if rank == 0 else None
     every = config.train.evaluate_every or per_epoch
     settings = config.train
@@ -187,7 +181,7 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
         last=total,
         rank=rank,
         ranks=ranks,
-        pad_id=pad_id,
+        pad_id=kind.pad_id,
     )
     task.train()
     over = state["over"]
@@ -204,9 +198,10 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
         state["step"] = done
         if log and (done % settings.log_every == 0 or done == total):
             log.step(done, report, weights, lr)
-        if evaluation and (done % every == 0 or done == total):
+        evaluate = evaluation and (done % every == 0 or done == total)
+        if evaluation and evaluate:
             evaluating = time.monotonic()
-            scores = evaluation(plain.reader)
+            scores = evaluation(plain)
             evaluating = time.monotonic() - evaluating
             better = scores[settings.metric] > state["best"]
             state["waited"] = 0 if better else state["waited"] + 1
@@ -215,44 +210,34 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
             if log:
                 log.scores(done, scores, evaluating)
                 if better and settings.choose == "best":
-                    _export(plain, folder, run, "best")
+                    _export(kind, plain, run, "best")
             over = state["over"] = bool(settings.early_stop and state["waited"] >= settings.early_stop)
         if done % settings.checkpoint_every == 0 or done == total or over:
             if log and (done == total or over):
-                last = _export_final(plain, folder, run, settings.choose == "best" and evaluation is not None)
+                last = _export_final(kind, plain, run, settings.choose == "best" and evaluation is not None)
                 run.write_json("fitted.json", log.summary(state, last))
+                write_traces(plain, batches[0], run)
             save(plain, optimizer, schedule, state, log, rank)
+        elif evaluate:  # by every rank, since report() is a barrier
+            ray.train.report((log.latest if log else {}) | {"step": done, "total": total})
     if log:
-        if not run.exists("model/config.json"):  # finished before, and its model was deleted since
-            _export_final(plain, folder, run, settings.choose == "best" and evaluation is not None)
+        if not has_model(run):  # finished before, and its model was deleted since
+            _export_final(kind, plain, run, settings.choose == "best" and evaluation is not None)
         log.close()
 
 
-def _windows(where: dict) -> WindowRows:
-    folder = Storage(where["windows_folder"]).local_copy("")
-    return WindowRows([folder / name for name in where["windows"]])
-
-
-def _questions(where: dict, rows: np.ndarray) -> str:
-    """The ids of the questions that some windows belong to."""
-    storage = Storage(where["folder"])
-    ids = [id for name, group in where["examples"] for id in read_examples(storage, name, group)["id"].to_pylist()]
-    named = list(dict.fromkeys(ids[example] for example in _windows(where).examples[rows]))
-    return ", ".join(named[:32]) + (", ..." if len(named) > 32 else "")
-
-
-def _export(task: torch.nn.Module, tokenizer_folder: Path, run: Storage, name: str) -> None:
+def _export(kind: Kind, task: torch.nn.Module, run: Storage, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        task.reader.save(Path(folder), tokenizer_folder)  # type: ignore[operator, union-attr]
+        kind.save(task, Path(folder))
         run.upload(Path(folder), name)
 
 
-def _export_final(task: torch.nn.Module, tokenizer_folder: Path, run: Storage, best: bool) -> str:
+def _export_final(kind: Kind, task: torch.nn.Module, run: Storage, best: bool) -> str:
     """model/: the best so far, or the last."""
     if best and run.exists("best"):
         run.upload(run.local_copy("best"), "model")
         return "best"
-    _export(task, tokenizer_folder, run, "model")
+    _export(kind, task, run, "model")
     return "last"
 
 
@@ -271,7 +256,8 @@ def save(task, optimizer, schedule, state: dict, log: RunLog | None, rank: int) 
         torch.save(optimizer.state_dict(), f"{folder}/optimizer.pt")
         Path(folder, "state.json").write_text(json.dumps(state | {"schedule": schedule.state_dict()["last_epoch"]}))
         log.flush()
-        ray.train.report({"step": state["step"], **log.latest}, checkpoint=Checkpoint.from_directory(folder))
+        metrics = log.latest | {"step": state["step"], "total": log.total}
+        ray.train.report(metrics, checkpoint=Checkpoint.from_directory(folder))
 
 
 def restore(checkpoint, task, optimizer, schedule) -> dict[str, Any]:
@@ -291,64 +277,6 @@ def restore(checkpoint, task, optimizer, schedule) -> dict[str, Any]:
     for group, lr in zip(optimizer.param_groups, schedule._last_lr):
         group["lr"] = lr
     return state
-
-
-class DevEvaluation:
-    """EM and F1 on the dev set during training: each rank reads its share, all get the scores."""
-
-    def __init__(self, config: Config, where: dict, pad_id: int, rank: int, ranks: int) -> None:
-        import pyarrow as pa
-
-        from raydist.reader.evaluate import with_unique_ids
-
-        self.config, self.pad_id = config, pad_id
-        self.rows = _windows(where)
-        storage = Storage(where["folder"])
-        self.examples = with_unique_ids(
-            pa.concat_tables([read_examples(storage, name, group) for name, group in where["examples"]])
-        )
-        self.rule = config.data.dev.rule if config.data.dev else "squad"
-        keys = np.array([text_hash(id) for id in self.examples["id"].to_pylist()], np.int64)
-        asked = np.unique(self.rows.examples) if where["choice"] else np.arange(self.examples.num_rows)
-        self.mine = asked[choose_rows(keys[asked], config.train.dev_questions, config.seed, "dev")][rank::ranks]
-        self.ranks = ranks
-
-    @property
-    def has_labels(self) -> bool:
-        columns = zip(self.examples["answers"].to_pylist(), self.examples["is_impossible"].to_pylist())
-        return any(answers or impossible for answers, impossible in columns)
-
-    def __call__(self, reader) -> dict[str, float]:
-        from raydist.reader.evaluate import examples_of
-        from raydist.reader.metrics import score_predictions
-        from raydist.reader.predict import predict_examples
-
-        predict = self.config.predict
-        table = predict_examples(
-            reader,
-            self.rows,
-            self.examples,
-            self.mine,
-            k=1,
-            max_answer_length=predict.max_answer_length,
-            batch_tokens=predict.batch_tokens,
-            pad_id=self.pad_id,
-        )
-        rows = table.select(["id", "nbest", "null_score"]).to_pylist()
-        v2 = any(self.examples["is_impossible"].to_pylist())  # then a question is left unanswered where the null span wins
-
-        def answer(row: dict) -> str:
-            spans = row["nbest"]
-            return "" if not spans or (v2 and row["null_score"] > spans[0]["score"]) else spans[0]["text"]
-
-        best = {row["id"]: answer(row) for row in rows}
-        scores = score_predictions(best, examples_of(self.examples.take(self.mine)), self.rule)
-        sums = torch.tensor([sum(s.em for s in scores), sum(s.f1 for s in scores), len(scores)], dtype=torch.float64)
-        sums = sums.to(next(reader.parameters()).device)
-        if self.ranks > 1:
-            dist.all_reduce(sums)
-        count = max(1.0, float(sums[2]))
-        return {"em": float(sums[0]) / count, "f1": float(sums[1]) / count}
 
 
 def _step_of(line: str) -> float:

@@ -33,12 +33,24 @@ from raydist.storage import (
     file_digest,
     fingerprint,
     folder_digest,
+    has_model,
     read_parquet,
 )
 
 EXAMPLES_VERSION = 2  # raise when a reader's output changes: older stages are then not taken for current ones
 WINDOWS_VERSION = 1
 PREDICTIONS_VERSION = 1
+# keys of `retriever` that change the weights, and not only the rows
+RETRIEVER_LOSS = (
+    "pooling",
+    "towers",
+    "loss",
+    "objective",
+    "normalise",
+    "scale",
+    "mask_known_positives",
+    "bucket_by_length",
+)
 HUB_ROWS = 50_000  # of a `datasets` set in one part
 # folders of a run, which hold no runs
 RUN_FOLDERS = {"checkpoints", "best", "model", "tensorboard", "predictions", "evaluation", "rejected"}
@@ -187,7 +199,7 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
             for start in range(0, len(rows), HUB_ROWS)
         ]
         return Work(Stage(run.storage, "examples", reading | {"hub": hub, "rows": rows._fingerprint}), specs, title)
-    paths = expand_paths([_located(run, pattern) for pattern in source.files])
+    paths = expand_paths([locate(run, pattern) for pattern in source.files])
     splits = plan_splits(
         paths, format=source.format, language=source.language, columns=source.columns, repair_offsets=data.repair_offsets
     )
@@ -195,7 +207,7 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
     return Work(Stage(run.storage, "examples", reading | {"files": files}), [asdict(split) for split in splits], title)
 
 
-def _located(run: Run, pattern: str) -> str:
+def locate(run: Run, pattern: str) -> str:
     """`sample:` names are in the sample world, relative ones under data.root."""
     if pattern.startswith("sample:"):
         return str(make_sample(run) / pattern.removeprefix("sample:"))
@@ -398,22 +410,32 @@ def _choice(run: Run, name: str, made: Made) -> dict | None:
 def train(run: Run, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> None:
     """Train the run's reader, or go on with it; leave a finished one alone; refuse to mix it with another."""
     config = run.config
+    if config.task != "reader":
+        from raydist.cluster.retrieval import train_task
+
+        return train_task(run, fresh=fresh)
     if config.data.train is None:
         raise InputError("there is nothing to train on: set data.train")
     names = ["train"] + ["dev"] * (config.data.dev is not None)
     sets = {name: ready.where for name, ready in prepare(run, names).items()}
-    rows = sets["train"]["rows"]
-    smallest = rows // max(1, -(-rows // config.train.batch_size)) // config.train.accumulate
-    if smallest < config.cluster.max_workers:
-        raise InputError(
-            f"{rows} training windows in batches of {config.train.batch_size}, cut into {config.train.accumulate}, leave "
-            f"{smallest} rows for {config.cluster.max_workers} workers: raise train.batch_size, or lower train.accumulate or "
-            f"cluster.workers"
-        )
     if config.objectives.hard_learning:
         from raydist.cluster.two_stage import with_nbest_sets
 
         sets["train"] = with_nbest_sets(run, sets["train"], fresh=fresh)
+    train_on(run, sets, fresh=fresh, callbacks=callbacks)
+
+
+def train_on(run: Run, sets: dict[str, dict], *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> None:
+    """Train on rows that are there: `sets` says for "train" and perhaps "dev" where, how many, and what they were made of."""
+    config = run.config
+    rows = sets["train"]["rows"]
+    smallest = rows // max(1, -(-rows // config.train.batch_size)) // config.train.accumulate
+    if smallest < config.cluster.max_workers:
+        raise InputError(
+            f"{rows} training rows in batches of {config.train.batch_size}, cut into {config.train.accumulate}, leave "
+            f"{smallest} rows for {config.cluster.max_workers} workers: raise train.batch_size, or lower train.accumulate or "
+            f"cluster.workers"
+        )
     identity = _training_identity(run, sets)
     if fresh:
         for name in (
@@ -435,14 +457,14 @@ def train(run: Run, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> No
                 f"run {config.name!r} in {run.folder.path()} was trained with other settings:\n  {listed}\n"
                 f"give this one another name (name=...), or start it over with --fresh"
             )
-        if before["done"] and run.folder.exists("model/config.json"):
+        if before["done"] and has_model(run.folder):
             say(f"train: already done ({before['fitted']['steps']:,} steps)")
             return
     run.save_config()
     run.folder.write_json("training.json", {"identity": identity, "done": False})
-    from raydist.cluster.fit import fit_reader
+    from raydist.cluster.fit import fit
 
-    fitted = fit_reader(run.cluster, config, run.folder, sets, callbacks)
+    fitted = fit(run.cluster, config, run.folder, sets, callbacks)
     run.add_metrics({f"train.{key}": value for key, value in fitted.items()})
     run.folder.write_json("training.json", {"identity": identity, "done": True, "fitted": fitted})
 
@@ -450,14 +472,12 @@ def train(run: Run, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> No
 def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
     """All that the trained weights depend on, flat, so that a difference can be named."""
     config = run.config.model_dump(mode="json")
-    keep = {
-        "seed": config["seed"],
-        "model": config["model"],
-        "objectives": config["objectives"],
-        "train": config["train"],
-        "optim": config["optim"],
-    }
-    keep["predict"] = {"max_answer_length": config["predict"]["max_answer_length"]}
+    keep = {key: config[key] for key in ("seed", "model", "train", "optim")}
+    if config["task"] == "reader":
+        keep["objectives"] = config["objectives"]
+        keep["predict"] = {"max_answer_length": config["predict"]["max_answer_length"]}
+    elif config["task"] == "retriever":
+        keep["retriever"] = {key: config["retriever"][key] for key in RETRIEVER_LOSS}
     for key in ("keep_checkpoints", "checkpoint_every", "log_every"):
         del keep["train"][key]
     flat = dict(_flat(keep))
@@ -583,6 +603,11 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
     from raydist.reader.parts import chosen
 
     config = run.config
+    if config.task != "reader":
+        from raydist.cluster.retrieval import evaluate_only
+
+        evaluate_only(run)
+        return {}
     foreign = config.evaluate.predictions
     names = list(foreign) or config.predict.split or [name for name in config.sets() if name != "train"]
     for name in names:
@@ -591,7 +616,7 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
     if not names:
         say("evaluate: no dev or test set is given")
         return {}
-    read = {name: read_predictions(_located(run, path)) for name, path in foreign.items()}
+    read = {name: read_predictions(locate(run, path)) for name, path in foreign.items()}
     tables = {} if foreign else predict(run, names)
     made = {name: run.prepared[name].examples for name in names} if tables else make_examples(run, names)
     threshold: float | None = None
@@ -678,6 +703,10 @@ def report(run: Run) -> Path | None:
 
 def run_all(run: Run, *, fresh: bool = False) -> None:
     """The whole pipeline: all data first, so that a bad file stops it before any model is loaded."""
+    if run.config.task != "reader":
+        from raydist.cluster.retrieval import run_retrieval
+
+        return run_retrieval(run, fresh=fresh)
     prepare(run, run.config.sets())
     train(run, fresh=fresh)
     if run.config.objectives.hard_learning:
@@ -701,6 +730,8 @@ def describe_run(folder: Path) -> str:
     lines = [f"run {Path(folder).name}"]
     stages = run.read_json("stages.json") if run.exists("stages.json") else {}
     lines += [f"  {title}: {stage['rows']:,} rows ({stage['folder']})" for title, stage in stages.items()]
+    if run.exists("begun.json"):  # a sweep
+        lines.append(f"  trials: {len(run.sizes('finished'))} finished, {len(run.folders('trials'))} begun")
     training = run.read_json("training.json") if run.exists("training.json") else None
     if training and training["done"]:
         fitted = training["fitted"]

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import pyarrow as pa
 from raydist.cluster.connect import Cluster
 from raydist.errors import InputError
 from raydist.progress import Progress, say
-from raydist.storage import Manifest, Stage, Storage, StorageError, describe_part, encode_table
+from raydist.storage import Manifest, Stage, Storage, StorageError, describe_part, encode_table, fingerprint
 
 
 @dataclass(frozen=True)
@@ -31,34 +32,45 @@ class Work:
     title: str  # for people: "windows of train"
 
 
-class PartWriter:
-    """A Ray Data worker: makes parts and writes them. What it makes them with is built once."""
+def write_parts(batch: dict[str, np.ndarray], maker: Callable, kwargs: str, once: str) -> dict[str, list]:
+    """In a worker: make the parts that a batch names, and write them. What they are made with is built once and kept."""
+    lines = []
+    for text in batch["task"]:
+        task = json.loads(text)
+        try:
+            line = {"work": task["work"], "number": task["number"]} | _write(task, _made_with(maker, kwargs, once))
+        except (InputError, StorageError) as error:  # as data: an exception would come back wrapped and without its kind
+            line = {"error": str(error), "input": isinstance(error, InputError)}
+        lines.append(json.dumps(line))
+    return {"line": lines}
 
-    def __init__(self, maker: Callable, kwargs: Mapping[str, Any]) -> None:
-        self.maker, self.kwargs = maker, kwargs
-        self.make: Callable[[dict], dict] | None = None
+
+@lru_cache(maxsize=1)
+def _made_with(maker: Callable, kwargs: str, once: str) -> Callable[[dict], dict]:
+    """One at a time: a worker serves many stages, and models are large. `once` names the stages: a folder's content may
+    have changed since another stage was made with it."""
+    return maker(**json.loads(kwargs))
+
+
+def _write(task: dict, make: Callable[[dict], dict]) -> dict:
+    storage, name = Storage(task["folder"]), task["name"]
+    made = make(task["spec"])
+    for extra, table in made.get("beside", {}).items():  # written first: the part's name is what says that all is there
+        beside = name.replace("part-", f"{extra}-").rpartition(".")[0] + ".parquet"
+        storage.write_bytes(beside, encode_table(table, "parquet", {}))
+    content = encode_table(made["part"], name.rpartition(".")[2], made.get("info", {}), made.get("row_group"))
+    storage.write_bytes(name, content)
+    return describe_part(name, content)
+
+
+class PartWriter:
+    """The same as an actor, for GPUs: Ray ends a worker after a task that had one, and its model with it."""
+
+    def __init__(self, **given: Any) -> None:
+        self.given = given
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list]:
-        lines = []
-        for text in batch["task"]:
-            task = json.loads(text)
-            try:
-                line = {"work": task["work"], "number": task["number"]} | self._write(task)
-            except (InputError, StorageError) as error:  # as data: an exception would come back wrapped and without its kind
-                line = {"error": str(error), "input": isinstance(error, InputError)}
-            lines.append(json.dumps(line))
-        return {"line": lines}
-
-    def _write(self, task: dict) -> dict:
-        storage, name = Storage(task["folder"]), task["name"]
-        self.make = self.make or self.maker(**self.kwargs)  # not in the constructor: what fails there is tried for ever
-        made = self.make(task["spec"])
-        for extra, table in made.get("beside", {}).items():  # written first: the part's name is what says that all is there
-            beside = name.replace("part-", f"{extra}-").rpartition(".")[0] + ".parquet"
-            storage.write_bytes(beside, encode_table(table, "parquet", {}))
-        content = encode_table(made["part"], name.rpartition(".")[2], made.get("info", {}), made.get("row_group"))
-        storage.write_bytes(name, content)
-        return describe_part(name, content)
+        return write_parts(batch, **self.given)
 
 
 def run_parts(
@@ -121,17 +133,22 @@ def _existing(work: Work) -> dict[int, dict]:
 
 def _stream(tasks: list[dict], maker: Callable, kwargs: Mapping[str, Any], actors: int, gpus: float):
     import ray.data
-    from ray.data import ActorPoolStrategy
+    from ray.data import ActorPoolStrategy, TaskPoolStrategy
 
     items = [{"task": json.dumps(task, ensure_ascii=False)} for task in tasks]
-    dataset = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
-        PartWriter,
-        fn_constructor_kwargs={"maker": maker, "kwargs": dict(kwargs)},
-        batch_size=1,
-        compute=ActorPoolStrategy(min_size=1, max_size=max(1, min(actors, len(items)))),
-        num_cpus=1,
-        num_gpus=gpus or None,
-    )
+    dataset = ray.data.from_items(items, override_num_blocks=len(items))
+    workers = max(1, min(actors, len(items)))
+    folders = sorted({task["folder"] for task in tasks})
+    given = {"maker": maker, "kwargs": json.dumps(dict(kwargs), sort_keys=True), "once": fingerprint(folders)}
+    if gpus:
+        pool = ActorPoolStrategy(min_size=1, max_size=workers)
+        dataset = dataset.map_batches(
+            PartWriter, fn_constructor_kwargs=given, batch_size=1, compute=pool, num_cpus=1, num_gpus=gpus
+        )
+    else:  # tasks: the workers of one stage, with all that they have imported, serve the next one
+        dataset = dataset.map_batches(
+            write_parts, fn_kwargs=given, batch_size=1, compute=TaskPoolStrategy(size=workers), num_cpus=1
+        )
     for batch in dataset.iter_batches(batch_size=None):
         for text in batch["line"]:
             line = json.loads(text)

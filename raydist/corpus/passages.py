@@ -372,6 +372,17 @@ def read_set(
             text = f"{row['title']} {row['text']}".strip()  # as is usual for this layout: the title counts
             sentence = _sentence(row["sentence_id"], text, language=row["language"], document_id=row["document_id"])
             rows.append((str(corpus), row["line"], sentence))
+    asked, judged = _questions_and_gold(questions, gold, question_columns, gold_columns, rejected)
+    return _assemble(rows, asked, judged, rejected, str(corpus))
+
+
+def _questions_and_gold(
+    questions: Path,
+    gold: Path,
+    question_columns: Mapping[str, str] | None,
+    gold_columns: Mapping[str, str] | None,
+    rejected: list[Rejected],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     asked = [
         {**row, "file": str(questions)}
         for block in read_table(
@@ -389,20 +400,43 @@ def read_set(
     about = {row["question_id"] for row in judged}
     if about.isdisjoint(row["question_id"] for row in asked) and asked:
         raise InputError(f"{gold} is about none of the questions of {questions}; are the ids in the same columns of both?")
-    return _assemble(rows, [row for row in asked if row["question_id"] in about], judged, rejected, str(corpus))
+    return [row for row in asked if row["question_id"] in about], judged
 
 
 def read_beir(folder: Path, split: str = "test") -> RetrievalSet:
-    """A folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv."""
+    """A folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.
+
+    A row of the corpus is one candidate, or, where it has ``sentences`` (their [start, end) in its text), a document of them:
+    number n of document d is then ``d#n``.
+    """
     folder = Path(folder)
     found = [next((f for f in (folder / name, folder / f"{name}.gz") if f.is_file()), folder / name) for name in
              ("corpus.jsonl", "queries.jsonl", f"qrels/{split}.tsv")]  # fmt: skip
-    return read_set(
-        *found,
-        corpus_columns={"sentence_id": "_id"},
-        question_columns={"question_id": "_id"},
-        gold_columns={"question_id": "query-id", "sentence_id": "corpus-id", "relevance": "score"},
-    )
+    question_columns = {"question_id": "_id"}
+    gold_columns = {"question_id": "query-id", "sentence_id": "corpus-id", "relevance": "score"}
+    rejected: list[Rejected] = []
+    first = next(_rows(found[0], []), (0, {}))[1]
+    if "sentences" not in first:
+        return read_set(
+            *found, corpus_columns={"sentence_id": "_id"}, question_columns=question_columns, gold_columns=gold_columns
+        )
+    passages, rows = [], []
+    for line, row in _rows(found[0], rejected):
+        id, text, spans = row.get("_id"), row.get("text"), row.get("sentences") or []
+        whole = isinstance(spans, list) and all(isinstance(s, list) and len(s) == 2 for s in spans)
+        if not isinstance(id, str) or not isinstance(text, str) or not whole or not _fits(spans, len(text)):
+            detail = f"wanted _id, text and sentences [[start, end], ...] within it, saw {str(row)[:150]}"
+            rejected.append(Rejected(str(found[0]), line, str(id), "document", WRONG_BOUNDARY, detail))
+            continue
+        language = row.get("language") or "en"
+        passages.append(
+            {"passage_id": id, "document_id": id, "title": row.get("title") or "", "text": text, "language": language}
+        )
+        for number, (start, end) in enumerate(spans):
+            ids = {"passage_id": id, "document_id": id}
+            rows.append((str(found[0]), line, _sentence(f"{id}#{number}", text[start:end], start, end, language, **ids)))
+    asked, judged = _questions_and_gold(found[1], found[2], question_columns, gold_columns, rejected)
+    return _assemble(rows, asked, judged, rejected, str(found[0]), pa.Table.from_pylist(passages, PASSAGE_SCHEMA))
 
 
 def _json_lists(path: Path, keys: Sequence[str]) -> list[list[Any]]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -46,6 +46,8 @@ class GroupRows:
 @dataclass(frozen=True)
 class Batch:
     """The rows of one rank in one group."""
+
+    rows_name: ClassVar[str] = "windows"  # in messages
 
     input_ids_BT: Tensor
     attention_BT: Tensor  # bool, real tokens
@@ -170,7 +172,12 @@ def gather_group(rows_BX: Tensor, batch: Batch) -> Tensor:
 
     The gradient that reaches a rank's rows is the sum over all ranks: right for a loss that is the sum of the ranks' totals.
     """
-    return _Gather.apply(rows_BX, batch.mine, len(batch.world))
+    return gather_rows(rows_BX, batch.mine, len(batch.world))
+
+
+def gather_rows(rows_BX: Tensor, mine: Tensor, size: int) -> Tensor:
+    """The same for any rows that are spread over the ranks: `mine` says where this rank's stand among all `size` of them."""
+    return _Gather.apply(rows_BX, mine, size)
 
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)

@@ -1,13 +1,17 @@
-"""The sections of a report about several runs: functions from the runs to HTML, or to None. The first run is the measure."""
+"""The sections of a report about several runs: functions from the runs to HTML, or to None. The first run is the measure,
+and of runs that differ in their seed alone the first such group."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
-from raydist.reader.significance import paired_bootstrap
+import numpy as np
+
+from raydist.reader.metrics import Score, adversarial_scores
+from raydist.reader.significance import Comparison, paired_bootstrap
 from raydist.report.markup import Html, el, is_number, join, swatch, table, took
 from raydist.report.parts import (
     figures,
@@ -21,12 +25,14 @@ from raydist.report.parts import (
     score_plots,
     with_interval,
 )
+from raydist.report.plots import dot_plot
 from raydist.report.runs import Run
 from raydist.report.sections import notices
 
 SAMPLES = 2000  # of the paired bootstrap
 DISAGREEMENTS = 10  # of each kind and test set
 WHO_IS_RIGHT = ((True, True), (True, False), (False, True), (False, False))  # first run, other run
+NO_RESULT = ("name", "storage", "cluster")  # settings and sections that change no score
 
 
 def overview(runs: Sequence[Run]) -> Html:
@@ -64,15 +70,126 @@ def difference(runs: Sequence[Run], found: Sequence[dict[str, Any]], test_set: s
     first, other = found[0].get(measure), found[place].get(measure)
     if not is_number(first) or not is_number(other):
         return None
-    chance = None
-    if measure in ("f1", "em") and all(test_set in run.evaluations for run in (runs[0], runs[place])):
-        pairs = paired_rows(runs[0], runs[place], test_set)
-        values = [{f"{pair[i]['id']}\0{pair[i]['language']}": pair[i][measure] for pair in pairs} for i in (0, 1)]
-        if pairs:
-            test = paired_bootstrap(*values, samples=SAMPLES)
-            p_value = f"p = {test.p_value:.3f}" if test.p_value >= 0.001 else "p < 0.001"
-            chance = el("small", f" {test.low:+.2f} to {test.high:+.2f}, {p_value}")
-    return el("div", el("b", f"{other - first:+.2f}"), chance, class_="difference n")
+    test = paired_test([runs[0]], [runs[place]], test_set, measure)
+    return el("div", el("b", f"{other - first:+.2f}"), chance(test) if test else None, class_="difference n")
+
+
+def chance(test: Comparison) -> Html:
+    """Interval and p of a difference."""
+    p_value = f"p = {test.p_value:.3f}" if test.p_value >= 0.001 else "p < 0.001"
+    return el("small", f" {test.low:+.2f} to {test.high:+.2f}, {p_value}")
+
+
+def paired_test(first: Sequence[Run], other: Sequence[Run], test_set: str, measure: str) -> Comparison | None:
+    """Two groups of runs on the questions that all of them answered, a question's score being its mean over the group.
+
+    None where a run has no predictions, or the measure is not one of single questions.
+    """
+    by_run = [question_scores(run, test_set, measure) for run in (*first, *other)]
+    shared = [id for id in by_run[0] if all(id in scores for scores in by_run)]
+    if not shared:
+        return None
+    groups = by_run[: len(first)], by_run[len(first) :]
+    means = [{id: float(np.mean([scores[id] for scores in group])) for id in shared} for group in groups]
+    kind = "original questions" if measure.startswith("addsent_") else "questions"
+    return paired_bootstrap(*means, samples=SAMPLES, resampled=kind)
+
+
+def question_scores(run: Run, test_set: str, measure: str) -> dict[str, float]:
+    """Score by question from the run's predictions; of an adversarial set by original question, that of its worst copy."""
+    rows = run.evaluations.get(test_set)
+    kind = measure.removeprefix("addsent_")
+    if rows is None or kind not in ("f1", "em"):
+        return {}
+    columns = zip(*(rows[name].to_pylist() for name in ("id", "language", "prediction", "em", "f1")))
+    scores = [Score(id, language, prediction, em, f1, True, 0) for id, language, prediction, em, f1 in columns]
+    if measure != kind:
+        scores = adversarial_scores(scores)
+    return {f"{score.id}\0{score.language}": getattr(score, kind) for score in scores}
+
+
+class Group(NamedTuple):
+    """Runs that differ in their seed alone."""
+
+    name: str
+    runs: list[Run]
+
+    def values(self, test_set: str, measure: str) -> dict[str, float]:
+        """A score by seed, of the runs that have it; a seed that comes again is told apart by its run's name."""
+        found: dict[str, float] = {}
+        for run in self.runs:
+            value = run.scores().get(test_set, {}).get(measure)
+            if is_number(value):
+                seed = str(run.setting("seed"))
+                found[f"{seed} ({run.name})" if seed in found else seed] = float(value)
+        return found
+
+
+def seed_groups(runs: Sequence[Run]) -> list[Group]:
+    """The runs by all settings that change a result, but for the seed; in the order of their first runs."""
+    by_settings: dict[str, list[Run]] = {}
+    for place, run in enumerate(runs):
+        kept = {key: value for key, value in run.config.items() if key not in (*NO_RESULT, "seed")}
+        by_settings.setdefault(json.dumps(flatten(kept), sort_keys=True) if run.config else str(place), []).append(run)
+    names = [group_name([run.name for run in group]) for group in by_settings.values()]
+    groups = zip(names, by_settings.values())
+    return [Group(name if names.count(name) == 1 else ", ".join(run.name for run in runs), runs) for name, runs in groups]
+
+
+def group_name(names: Sequence[str]) -> str:
+    """What the names begin with: ``infomax`` for infomax_0 and infomax_1; all names where that is nothing."""
+    if len(names) == 1:
+        return names[0]
+    end = next((i for i, letters in enumerate(zip(*names)) if len(set(letters)) > 1), min(map(len, names)))
+    shared = names[0][:end].rstrip("0123456789").rstrip("_-. (")
+    return shared.removesuffix("seed").rstrip("_-. ") or ", ".join(names)
+
+
+def over_seeds(runs: Sequence[Run]) -> Html | None:
+    """Mean, deviation and maximum over seeds, every seed, and how far each group is from the first one."""
+    groups = seed_groups(runs)
+    if not any(len({run.setting("seed") for run in group.runs}) > 1 for group in groups):
+        return None
+    drawn, rows = [], []
+    scored = [run.scores() for run in runs]
+    for test_set in dict.fromkeys(name for found in scored for name in found):
+        for measure in main_measures(found.get(test_set, {}) for found in scored):
+            title = f"{test_set} {measure_name(measure)}"
+            values = [group.values(test_set, measure) for group in groups]
+            lines = [seed_row(groups, values, place, test_set, measure) for place, known in enumerate(values) if known]
+            rows += [[title if i == 0 else "", *line] for i, line in enumerate(lines)]
+            drawn.append(dot_plot(f"{title}, every seed", [(g.name, list(v.values())) for g, v in zip(groups, values)]))
+    if not rows:
+        return None
+    note = (
+        "Runs that differ in their seed alone are one group. The deviation, that of a sample, tells what another seed might "
+        "do. Differences are between means, from the first group; interval and p are from a paired bootstrap over questions "
+        "that all runs of both groups answered, each with its mean over seeds: they tell what other questions might do, the "
+        "seeds being as they are. Believe a difference that is beyond both."
+    )
+    head = ["Score", "Runs", "Mean", "Deviation", "Maximum", "Every seed", *(["From the first"] if groups[1:] else [])]
+    return join([el("p", note, class_="note"), figures(drawn), table(head, rows)])
+
+
+def seed_row(
+    groups: Sequence[Group], values: Sequence[dict[str, float]], place: int, test_set: str, measure: str
+) -> list[object]:
+    """A group's line in the table of one score."""
+    known = list(values[place].values())
+    mean = float(np.mean(known))
+    seeds = join(
+        join([" · " if i else None, el("small", f"{seed}: "), f"{value:.2f}"])
+        for i, (seed, value) in enumerate(values[place].items())
+    )
+    row: list[object] = [join([swatch(place), groups[place].name]), el("b", f"{mean:.2f}", class_="n")]
+    row += [float(np.std(known, ddof=1)) if known[1:] else None, max(known), el("span", seeds, class_="n")]
+    if not groups[1:]:
+        return row
+    if not place or not values[0]:
+        return [*row, None]
+    test = paired_test(groups[0].runs, groups[place].runs, test_set, measure)
+    gap = el("b", f"{mean - float(np.mean(list(values[0].values()))):+.2f}")
+    return [*row, el("div", gap, chance(test) if test else None, class_="difference n")]
 
 
 def curves(runs: Sequence[Run]) -> Html | None:
@@ -144,6 +261,7 @@ def named(place: int, run: Run) -> Html:
 
 COMPARISONS: list[tuple[str, Callable[[Sequence[Run]], Html | None]]] = [
     ("Runs", overview),
+    ("Over seeds", over_seeds),
     ("Scores", scores),
     ("Settings that differ", settings),
     ("Curves", curves),

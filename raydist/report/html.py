@@ -57,7 +57,8 @@ tbody th { font-weight: 600; } thead th { color: var(--soft); font-weight: 500; 
 .range i { position: absolute; top: .22rem; height: .26rem; min-width: 2px; background: var(--soft); border-radius: 2px; }
 .range em { position: absolute; top: 0; height: .7rem; width: 2px; margin-left: -1px; background: var(--ink); }
 .difference { font-size: .85rem; color: var(--soft); } .difference b { color: var(--ink); }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); gap: 1.2rem 1.6rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); gap: 1.2rem 1.6rem;
+  margin: 1rem 0; }
 figure { margin: 0; min-width: 0; break-inside: avoid; display: flex; flex-direction: column; }
 figcaption b { color: var(--ink); font-weight: 600; }
 svg { display: block; margin-top: auto; width: 100%; height: auto; color: var(--soft); }

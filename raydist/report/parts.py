@@ -23,17 +23,19 @@ def figures(drawn: Iterable[Html | None]) -> Html | None:
     return el("div", *found, class_="figures") if found else None
 
 
-def loss_plots(runs: Sequence[Run]) -> list[Html | None]:
-    """The total with what each term adds to it, then each term before its weight."""
+def loss_plots(runs: Sequence[Run], apart: tuple[str, ...] = ()) -> list[Html | None]:
+    """The total with what each term adds to it, then each term before its weight, but for terms that are drawn ``apart``."""
     terms = shared_keys(runs, lambda key: key.startswith("loss."))
     note = "faint: as logged; bold: running mean"
     total = over_runs(runs, "loss", "total")
     if len(runs) == 1 and len(terms) > 1:
         weighted = shared_keys(runs, lambda key: key.startswith("weighted."))
-        total += [curve for key in weighted for curve in over_runs(runs, key, key.removeprefix("weighted."))]
+        counted = [key for key in weighted if runs[0].series(key)[1].any()]  # weight 0: logged, no part of the loss
+        total += [curve for key in counted for curve in over_runs(runs, key, key.removeprefix("weighted."))]
     plots = [line_plot("Loss: total and weighted terms" if len(total) > len(runs) else "Loss", total, smooth=True, note=note)]
     if len(terms) > 1:
-        plots += [line_plot(f"Loss: {key[5:]}, unweighted", over_runs(runs, key, key[5:]), smooth=True) for key in terms]
+        shown = [key for key in terms if not key[5:].startswith(apart)] if apart else terms
+        plots += [line_plot(f"Loss: {key[5:]}, unweighted", over_runs(runs, key, key[5:]), smooth=True) for key in shown]
     return plots
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from raydist.errors import InputError
-from raydist.records import EVALUATION_SCHEMA, REJECTED_SCHEMA
+from raydist.records import EVALUATION_SCHEMA, MINED_EXAMPLE_SCHEMA, REJECTED_SCHEMA
 
 NOT_SCORES = {"loss", "weighted", "rows"}  # first parts of step keys that speak of training
 
@@ -35,6 +35,12 @@ class Run:
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
     rejected: pa.Table | None = None
     evaluations: dict[str, pa.Table] = field(default_factory=dict)
+    traces: dict[str, dict[str, Any]] = field(default_factory=dict)  # trace/*.json by name
+    base: Run | None = None  # the reader that made this run's n-best sets, with its final scores alone
+    mined: dict[str, Any] = field(default_factory=dict)  # mining/yield.json
+    mined_examples: pa.Table | None = None
+    cross_encoder: dict[str, Any] = field(default_factory=dict)  # its scores
+    reliability: dict[str, Any] = field(default_factory=dict)  # of its probabilities
     missing: list[str] = field(default_factory=list)  # not there yet
     damaged: list[str] = field(default_factory=list)  # there, but not readable
 
@@ -44,8 +50,11 @@ class Run:
         return self.metrics.get("train.steps", self.steps[-1]["step"] if self.steps else None)
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """The steps at which ``key`` was logged, and its values."""
-        points = [(row["step"], row[key]) for row in self.steps if isinstance(row.get(key), int | float)]
+        """The steps at which ``key`` was logged, and its values. A term that rests on no row in a step measured nothing."""
+        kind, _, term = key.partition(".")
+        rows = f"rows.{term}" if kind in ("loss", "weighted") else ""
+        known = [row for row in self.steps if isinstance(row.get(key), int | float) and row.get(rows) != 0]
+        points = [(row["step"], row[key]) for row in known]
         steps, values = zip(*points) if points else ((), ())
         return np.array(steps, dtype=float), np.array(values, dtype=float)
 
@@ -61,11 +70,11 @@ class Run:
         ]
 
     def scores(self) -> dict[str, dict[str, Any]]:
-        """metrics.json by test set: ``{"dev": {"f1": 87.1, "f1.low": 84.9, ...}}``; numbers about training are not scores."""
+        """metrics.json by test set: ``{"dev": {"f1": 87.1, "f1.low": 84.9, ...}}``; training and retrieval go elsewhere."""
         by_set: dict[str, dict[str, Any]] = defaultdict(dict)
         for key, value in self.metrics.items():
             test_set, dot, measure = key.partition(".")
-            if dot and test_set != "train":
+            if dot and test_set not in ("train", "retrieval"):
                 by_set[test_set][measure] = value
         return dict(by_set)
 
@@ -103,12 +112,27 @@ def load_run(path: Path) -> Run:
     }
     for name, (read, what) in reads.items():
         if not (path / name).exists():
-            run.missing.append(f"{name} ({what})")
+            if name != "evaluation" or run.setting("task") in (None, "reader"):  # other tasks predict no spans
+                run.missing.append(f"{name} ({what})")
             continue
         try:
             read(run, path / name)
         except (OSError, ValueError, yaml.YAMLError) as error:
-            run.damaged.append(f"{name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+            _note_damage(run, name, error)
+    optional = {
+        "trace": _read_traces,
+        "base.json": _read_base,
+        "mining/yield.json": _read_yield,
+        "mining/examples.parquet": _read_mined_examples,
+        "cross_encoder/metrics.json": _read_cross_encoder,
+        "cross_encoder/reliability.json": _read_reliability,
+    }
+    for name, read in optional.items():
+        try:
+            if (path / name).exists():
+                read(run, path / name)
+        except (OSError, ValueError) as error:
+            _note_damage(run, name, error)
     order = ["dev", *run.scores()]
     run.evaluations = dict(
         sorted(run.evaluations.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
@@ -156,6 +180,43 @@ def _read_evaluations(run: Run, folder: Path) -> None:
             run.evaluations[file.stem] = table
     if not any(folder.iterdir()):
         run.missing.append(f"{folder.name} (predictions with their scores)")
+
+
+def _read_traces(run: Run, folder: Path) -> None:
+    for file in sorted(folder.glob("*.json")):
+        run.traces[file.stem] = _mapping(json.loads(file.read_text(encoding="utf-8")))
+
+
+def _read_base(run: Run, file: Path) -> None:
+    name = _mapping(json.loads(file.read_text(encoding="utf-8"))).get("run")
+    if not isinstance(name, str) or Path(name).name != name or name in ("", ".."):
+        raise ValueError(f"the name of a run in the same folder was wanted, got {name!r}")
+    metrics = run.path.resolve().parent / name / "metrics.json"
+    if metrics.exists():
+        run.base = Run(metrics.parent, name)
+        _read_metrics(run.base, metrics)
+    else:
+        run.missing.append(f"{name}/metrics.json (scores of the base reader)")
+
+
+def _read_yield(run: Run, file: Path) -> None:
+    run.mined = _mapping(json.loads(file.read_text(encoding="utf-8")))
+
+
+def _read_mined_examples(run: Run, file: Path) -> None:
+    run.mined_examples = _read_table(run, file, MINED_EXAMPLE_SCHEMA)
+
+
+def _read_cross_encoder(run: Run, file: Path) -> None:
+    run.cross_encoder = _mapping(json.loads(file.read_text(encoding="utf-8")))
+
+
+def _read_reliability(run: Run, file: Path) -> None:
+    run.reliability = _mapping(json.loads(file.read_text(encoding="utf-8")))
+
+
+def _note_damage(run: Run, name: str, error: Exception) -> None:
+    run.damaged.append(f"{name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
 
 
 def _read_table(run: Run, file: Path, schema: pa.Schema) -> pa.Table | None:

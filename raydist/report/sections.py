@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from raydist.report.markup import Html, el, is_number, join, mark_passage, number, table, took
+from raydist.report.mining import cross_encoder, mined_pairs, retrieval
+from raydist.report.objectives import DRAWN_HERE, infomax, n_best_gain, pfa
 from raydist.report.parts import (
     figures,
     language_bars,
@@ -26,6 +28,7 @@ from raydist.report.parts import (
     with_interval,
 )
 from raydist.report.plots import line_plot
+from raydist.report.published import published
 from raydist.report.runs import Run
 
 TILES = ("addsent_f1", "f1", "em")  # the first of them is the large one
@@ -100,7 +103,7 @@ def scores(run: Run) -> Html | None:
 
 def curves(run: Run) -> Html | None:
     """Losses, scores, learning rate and gradient norm over steps."""
-    return figures([*loss_plots([run]), *score_plots([run]), *other_plots([run])])
+    return figures([*loss_plots([run], apart=DRAWN_HERE), *score_plots([run]), *other_plots([run])])
 
 
 def throughput(run: Run) -> Html | None:
@@ -227,7 +230,14 @@ def files(run: Run) -> Html | None:
 SECTIONS: list[tuple[str, Callable[[Run], Html | None]]] = [
     ("Overview", overview),
     ("Scores", scores),
+    ("Retrieval", retrieval),
+    ("Mined pairs", mined_pairs),
+    ("Cross-encoder", cross_encoder),
+    ("Beside published numbers", published),
     ("Curves", curves),
+    ("QAInfomax", infomax),
+    ("Perturbation for alignment", pfa),
+    ("Hard learning and contrast", n_best_gain),
     ("By language", languages),
     ("By answer length", answer_lengths),
     ("Predictions", predictions),

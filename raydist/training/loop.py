@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -12,13 +12,43 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from raydist.objectives.base import Batch, Term, world_size
-from raydist.reader.rows import WindowRows
+from raydist.objectives.base import Term, world_size
 from raydist.training.plan import epoch_plan
 
 
+class TrainBatch(Protocol):
+    """What the loop asks of a batch: this rank's rows of one group. Everything else is between rows, task and objective."""
+
+    @property
+    def rows_name(self) -> str: ...  # what its rows are called in messages: windows, pairs
+
+    @property
+    def world(self) -> Any: ...  # all rows of the group; `row` are their numbers in the training file
+
+    @property
+    def mine(self) -> Tensor: ...  # where this rank's rows stand in the group
+
+    @property
+    def step(self) -> int: ...
+
+    def to(self, device: torch.device | str) -> Any: ...
+
+
+class TrainRows(Protocol):
+    """What the loop asks of a training set."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def lengths(self) -> np.ndarray: ...  # of each row, in tokens: rows of like length share a batch
+
+    def step_batches(
+        self, groups: Sequence[np.ndarray], *, rank: int, ranks: int, pad_id: int, seed: int, step: int
+    ) -> Sequence[TrainBatch]: ...
+
+
 class NonFiniteLoss(RuntimeError):
-    """A term of the loss is not a number: the run stops before the update, and says where. `rows` are the windows' numbers."""
+    """A term of the loss is not a number: the run stops before the update, and says where. `rows` are the rows' numbers."""
 
     def __init__(self, message: str, rows: np.ndarray) -> None:
         super().__init__(message)
@@ -39,8 +69,8 @@ def num_steps(rows: int, *, batch_size: int, epochs: float, max_steps: int | Non
 
 
 def training_steps(
-    rows: WindowRows, *, seed: int, batch_size: int, accumulate: int, first: int, last: int, rank: int, ranks: int, pad_id: int
-) -> Iterator[tuple[int, list[Batch]]]:
+    rows: TrainRows, *, seed: int, batch_size: int, accumulate: int, first: int, last: int, rank: int, ranks: int, pad_id: int
+) -> Iterator[tuple[int, Sequence[TrainBatch]]]:
     """Steps first..last-1 of a run with this rank's batches. What a step holds depends on (seed, step) alone."""
     per_epoch = -(-len(rows) // batch_size)
     for epoch in range(first // per_epoch, -(-last // per_epoch)):
@@ -57,7 +87,7 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 def train_step(
     task: nn.Module,
-    batches: Sequence[Batch],
+    batches: Sequence[TrainBatch],
     optimizer: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.LRScheduler,
     weights: Mapping[str, float],
@@ -103,14 +133,14 @@ def _global_means(sums: Mapping[str, list[Tensor]], counts: Mapping[str, float])
     return {name: float(total) / max(1.0, counts[name]) for name, total in zip(sums, local)}
 
 
-def _where(name: str, value: float, totals: list[Tensor], batches: Sequence[Batch]) -> NonFiniteLoss:
+def _where(name: str, value: float, totals: list[Tensor], batches: Sequence[TrainBatch]) -> NonFiniteLoss:
     """Which term, which step, which rows: this rank's in the groups where it saw it, else the whole batch."""
     bad = [batch for batch, total in zip(batches, totals) if not torch.isfinite(total)]
     mine = [batch.world.row[batch.mine.cpu().numpy()] for batch in bad]
     rows = np.concatenate(mine or [batch.world.row for batch in batches])
     listed = ", ".join(map(str, rows[:32])) + (", ..." if len(rows) > 32 else "")
     return NonFiniteLoss(
-        f"{name} is {value} at step {batches[0].step}, before the update; windows {listed}. "
+        f"{name} is {value} at step {batches[0].step}, before the update; {batches[0].rows_name} {listed}. "
         f"Look at their questions, lower optim.lr, or use train.precision=fp32",
         rows,
     )

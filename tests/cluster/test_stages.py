@@ -94,7 +94,7 @@ def test_a_workers_message_reaches_the_user_unwrapped_and_finished_parts_stay(cl
     assert mended.stage.manifest().rows == 60
 
 
-def test_a_killed_actor_is_replaced_and_the_bytes_are_the_same(cluster, squares):
+def test_a_killed_worker_is_replaced_and_the_bytes_are_the_same(cluster, squares):
     work, log = squares("kill", parts=12)
     killed = threading.Event()
 
@@ -102,7 +102,7 @@ def test_a_killed_actor_is_replaced_and_the_bytes_are_the_same(cluster, squares)
         while not killed.is_set():
             if log.exists() and len(log.read_text().splitlines()) >= 2:
                 for process in psutil.process_iter(["cmdline"]):
-                    if "MapWorker" in " ".join(process.info["cmdline"] or []):
+                    if "MapBatches(write_parts)" in " ".join(process.info["cmdline"] or []):
                         os.kill(process.pid, signal.SIGKILL)
                         killed.set()
                         return

@@ -1,0 +1,737 @@
+"""Mining and retrieval (PAPERS 5), stage by stage:
+
+    files -> sentences -> BM25 and dense index -> what both find -> labelled pairs -> cross-encoder
+    what both find -> candidates -> scores -> silver pairs -> dual encoder -> index -> ranked lists -> P@N, MRR
+
+A block is `mining.part_questions` questions: the unit of work of every stage between questions and pairs. What a block holds
+depends on the questions alone, so results do not depend on workers or nodes. The driver sees counts, and no texts. What grows
+with the corpus: the sentence table and the indexes, all mapped; with the questions: one file of hits, candidates and scores per
+block. A cross-encoder and the dual encoders it is compared with are runs of their own beside the main one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raydist.cluster.pipeline import Made, Run, locate, report, run_stages, train_on
+from raydist.cluster.stages import Work
+from raydist.config import CorpusSource, override
+from raydist.errors import InputError
+from raydist.mining import parts as make
+from raydist.progress import say
+from raydist.storage import Stage, Storage, encode_table, file_digest, folder_digest, has_model, read_parquet
+
+VERSION = 1  # raise when a stage's output changes
+
+
+# --- corpus ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A retrieval set on disk: where its tables are, and its sentences by number."""
+
+    name: str
+    made: Made
+    sentences: Made
+    num_sentences: int
+    block_questions: int
+
+    @property
+    def num_questions(self) -> int:
+        return self.made.manifest.parts[0]["info"]["questions"]
+
+    @property
+    def num_gold(self) -> int:
+        return self.made.manifest.parts[0]["info"]["gold"]
+
+    def table(self, name: str) -> dict[str, Any]:
+        """A whole table beside the sentences: questions, gold."""
+        return {"folder": self.made.stage.uri, "name": f"{name}-00000.parquet"}
+
+    def blocks(self) -> list[dict[str, Any]]:
+        """What every stage over questions is cut into: a block of questions, and where the rest is."""
+        size = self.block_questions
+        ranges = [(first, min(first + size, self.num_questions)) for first in range(0, self.num_questions, size)]
+        shared = {"gold": self.table("gold"), "sentences": self.sentences.stage.uri}
+        return [shared | {"block": self.table("questions") | {"first": first, "last": last}} for first, last in ranges]
+
+    def read(self, name: str) -> pa.Table:
+        """A whole table, for the driver: questions or gold, never sentences."""
+        return read_parquet(self.made.stage.storage, f"{self.made.stage.folder}/{name}-00000.parquet")
+
+
+def open_corpora(run: Run, names: list[str] | None = None) -> dict[str, Corpus]:
+    """Read and check retrieval sets ("train", and the test sets by name), and put their sentences in order on disk."""
+    sources = ({"train": run.config.corpus.train} if run.config.corpus.train else {}) | run.config.corpus.test
+    for name in names or []:
+        if name not in sources:
+            wanted = "set corpus.train" if name == "train" else f"there are {', '.join(sources) or 'none'}"
+            raise InputError(f"there is no retrieval set {name!r}: {wanted}")
+    sources = {name: source for name, source in sources.items() if names is None or name in names}
+    if not sources:
+        raise InputError("there is no corpus: set corpus.train or corpus.test")
+    works = {name: _set_work(run, name, source) for name, source in sources.items()}
+    read = _run(run, list(works.values()), make.retrieval_set_part_maker, {}, "read corpus")
+    for name, made in zip(works, read):
+        _tell(run, name, made)
+    tables = [_table_work(run, name, made) for name, made in zip(works, read)]
+    sentences = _run(run, tables, make.sentence_table_part_maker, {}, "sentences")
+    return {
+        name: Corpus(name, made, table, made.manifest.rows, run.config.mining.part_questions)
+        for name, made, table in zip(works, read, sentences)
+    }
+
+
+def _run(run: Run, works: list[Work], maker: Callable, kwargs: dict, label: str, **options: Any) -> list[Made]:
+    options.setdefault("actors", run.config.cluster.actors)
+    manifests = run_stages(run, works, maker, kwargs, label=label, **options)
+    return [Made(work.stage, manifest) for work, manifest in zip(works, manifests)]
+
+
+def _set_work(run: Run, name: str, source: CorpusSource) -> Work:
+    paths = [locate(run, file) for file in source.files]
+    boundaries = locate(run, source.boundaries) if source.boundaries else None
+    for path in [*paths, *([boundaries] if boundaries else [])]:
+        if not any(Path().glob(path) if not Path(path).is_absolute() else Path("/").glob(path.lstrip("/"))):
+            raise InputError(f"corpus {name}: there is no {path}; relative names start at data.root ({run.config.data.root!r})")
+    wanted = ("corpus.jsonl*", "queries.jsonl*", f"qrels/{source.split}.tsv")
+    files = [file for path in paths for file in _files_of(Path(path), wanted if source.format == "beir" else ("*",))]
+    files += [Path(boundaries)] if boundaries else []
+    reading = source.model_dump(mode="json", exclude={"files", "boundaries"}) | {"seed": run.config.seed}
+    digests = [{"name": file.name, "digest": file_digest(file)} for file in files]
+    identity = {"version": VERSION, "files": digests, **reading}
+    spec = reading | {"files": paths, "boundaries": boundaries}
+    return Work(Stage(run.storage, "retrieval_set", identity), [spec], f"corpus {name}")
+
+
+def _files_of(path: Path, patterns: tuple[str, ...]) -> list[Path]:
+    if path.is_dir():
+        return sorted(file for pattern in patterns for file in path.glob(pattern) if file.is_file())
+    return sorted(path.parent.glob(path.name))
+
+
+def _table_work(run: Run, name: str, made: Made) -> Work:
+    """Keyed by what the sentences are, so that sets over the same corpus share the table and its indexes."""
+    part = made.manifest.parts[0]["name"]
+    storage, folder = made.stage.storage, made.stage.folder
+    digests = {file: _digest(storage, f"{folder}/{file}") for file in (part, "passages-00000.parquet")}
+    identity = {"version": VERSION, "sentences": digests[part], "passages": digests["passages-00000.parquet"]}
+    stage = Stage(run.storage, "sentences", identity)
+    spec = {"set": made.stage.uri, "sentences": part, "passages": "passages-00000.parquet", "stage": stage.uri}
+    return Work(stage, [spec], f"sentences of {name}")
+
+
+def _digest(storage: Storage, name: str) -> str:
+    import hashlib
+
+    import pyarrow.parquet as pq
+
+    with storage.open_input(name) as file:  # of the rows alone: what is said about the questions is in the file's metadata
+        table = pq.read_table(file).replace_schema_metadata(None)
+    digest = hashlib.blake2b(digest_size=16)
+    for batch in table.combine_chunks().to_batches():
+        digest.update(batch.serialize())
+    return digest.hexdigest()
+
+
+def _tell(run: Run, name: str, made: Made) -> None:
+    """Say what was refused, and stop where it is too much."""
+    info = made.manifest.parts[0]["info"]
+    rows = made.manifest.rows + info["questions"]
+    if not info["rejected"]:
+        return
+    table = read_parquet(run.storage, f"{made.stage.folder}/rejected-00000.parquet")
+    run.folder.write_bytes(f"rejected/corpus_{name}.parquet", encode_table(table, "parquet", {}))
+    listed = ", ".join(f"{number:,} {reason}" for reason, number in info["reasons"].items())
+    where = f"{run.folder.path('rejected')}/corpus_{name}.parquet"
+    say(f"corpus {name}: rejected {info['rejected']:,} rows ({listed}); see {where}")
+    share, limit = info["rejected"] / max(1, rows + info["rejected"]), run.config.data.max_rejected
+    if share > limit:
+        raise InputError(
+            f"corpus {name}: {share:.1%} of the rows are bad, more than data.max_rejected allows ({limit:.1%}). Look at "
+            f"{where}; mend the data, or raise data.max_rejected (to {np.ceil(share * 100) / 100:.2f})"
+        )
+
+
+# --- indexes and what they find --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A model that makes vectors: where workers find it, what it is, how it is used."""
+
+    where: dict[str, Any]
+    digest: str
+    pooling: str
+    context: bool  # an answer goes in with its paragraph
+    lengths: dict[str, int] = field(default_factory=dict)  # of questions and answers, in tokens
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"model": self.digest, "pooling": self.pooling, "context": self.context, "lengths": self.lengths}
+
+    def settings(self, of: str) -> dict[str, Any]:
+        return {"pooling": self.pooling, "max_length": self.lengths.get(of)}
+
+
+def named_encoder(run: Run, name: str, pooling: str, context: bool) -> Encoder:
+    """An encoder by its name or folder, as it is."""
+    from raydist.models import model_folder
+
+    given = run.config.retriever
+    lengths = {"question": given.max_question_length, "answer": given.max_answer_length}
+    return Encoder({"name": name}, folder_digest(model_folder(name)), pooling, context, lengths)
+
+
+def trained_encoder(run: Run) -> Encoder:
+    """The retriever that a run has trained."""
+    given = run.config.retriever
+    lengths = {"question": given.max_question_length, "answer": given.max_answer_length}
+    where = {"storage": run.folder.uri, "folder": "model"}
+    return Encoder(where, folder_digest(run.folder.local_copy("model")), "auto", given.answer_context == "paragraph", lengths)
+
+
+def index_bm25(run: Run, corpus: Corpus) -> Made:
+    """A BM25 index of a corpus, in shards whose statistics are those of the whole."""
+    from raydist.mining.bm25 import ENGLISH_STOP_WORDS, publish_index
+
+    given = run.config.index
+    stop_words = sorted(ENGLISH_STOP_WORDS) if given.stop_words == "english" else []
+    rules = {"min_chars": given.min_chars, "stop_words": stop_words, "stemmer": given.stemmer}
+    identity = {"version": VERSION, "sentences": corpus.sentences.stage.fingerprint, "rules": rules}
+    identity["shard_rows"] = given.shard_rows
+    stage = Stage(run.storage, "bm25", identity)
+    work = Work(stage, _shards(corpus, stage, given.shard_rows), f"BM25 index of {corpus.name}")
+
+    def publish(work: Work, lines: list[dict]) -> list[dict]:
+        _publish(work, lambda folder, names: publish_index(folder, names))
+        return lines
+
+    return _run(run, [work], make.bm25_shard_part_maker, {"rules": rules}, "index", finish=publish)[0]
+
+
+def index_dense(run: Run, corpus: Corpus, encoder: Encoder) -> Made:
+    """Vectors of all sentences of a corpus."""
+    from raydist.retriever.index import DenseSettings, estimate_bytes, publish_index
+
+    given = run.config.index
+    settings = {"kind": given.dense}
+    identity = {"version": VERSION, "sentences": corpus.sentences.stage.fingerprint, "encoder": encoder.identity}
+    identity |= {"settings": settings, "shard_rows": given.shard_rows}
+    stage = Stage(run.storage, "vectors", identity)
+    work = Work(stage, _shards(corpus, stage, given.shard_rows), f"dense index of {corpus.name}")
+    if stage.manifest() is None and corpus.num_sentences > 100_000:
+        size = estimate_bytes(corpus.num_sentences, 384, DenseSettings(kind=given.dense))["disk"]
+        say(f"dense index of {corpus.name}: {corpus.num_sentences:,} sentences, about {size / 2**30:.1f} GiB at 384 units")
+
+    def publish(work: Work, lines: list[dict]) -> list[dict]:
+        _publish(work, lambda folder, names: publish_index(folder, names, {"where": encoder.where, **encoder.identity}))
+        return lines
+
+    kwargs = {
+        "model": encoder.where,
+        "encoder": encoder.settings("answer"),
+        "context": encoder.context,
+        "threads": _threads(run),
+        "settings": settings,
+    }
+    return _run(run, [work], make.dense_shard_part_maker, kwargs, "encode", finish=publish, gpus=_gpus(run))[0]
+
+
+def _shards(corpus: Corpus, stage: Stage, shard_rows: int) -> list[dict]:
+    return [
+        {
+            "sentences": corpus.sentences.stage.uri,
+            "first": first,
+            "last": min(first + shard_rows, corpus.num_sentences),
+            "stage": stage.uri,
+            "name": f"shard-{number:05d}",
+        }
+        for number, first in enumerate(range(0, corpus.num_sentences, shard_rows))
+    ]
+
+
+def _publish(work: Work, publish: Callable[[Path, list[str]], None]) -> None:
+    """Put the shards in force: statistics over all of them, then index.json."""
+    storage, names = Storage(work.stage.uri), [spec["name"] for spec in work.specs]
+    folder = storage.local_copy("")
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
+    publish(folder, names)
+    if not storage.is_local:
+        for file in sorted(folder.rglob("*"), key=lambda file: (file.name == "index.json", file)):
+            if file.is_file() and before.get(file) != file.stat().st_mtime_ns:
+                storage.write_bytes(file.relative_to(folder).as_posix(), file.read_bytes())
+
+
+def search_bm25(run: Run, corpus: Corpus, index: Made, k: int) -> Made:
+    """The k best sentences for each question by BM25."""
+    given = run.config.index
+    formula = {"k1": given.k1, "b": given.b, "idf": given.idf}
+    identity = {"version": VERSION, "index": index.stage.fingerprint, "formula": formula, "k": k}
+    kwargs = {"k": k, "threads": _threads(run), "formula": formula}
+    return _over_blocks(run, corpus, "bm25_hits", identity, make.bm25_hits_part_maker, kwargs, {"index": index.stage.uri})
+
+
+def search_dense(run: Run, corpus: Corpus, index: Made, encoder: Encoder, k: int) -> Made:
+    """The k best sentences for each question by a dense index."""
+    identity = {"version": VERSION, "index": index.stage.fingerprint, "k": k}
+    kwargs = {"model": encoder.where, "encoder": encoder.settings("question"), "k": k, "threads": _threads(run)}
+    same = {"index": index.stage.uri}
+    return _over_blocks(run, corpus, "dense_hits", identity, make.dense_hits_part_maker, kwargs, same, gpus=_gpus(run))
+
+
+def _over_blocks(
+    run: Run,
+    corpus: Corpus,
+    name: str,
+    identity: dict[str, Any],
+    maker: Callable,
+    kwargs: dict,
+    same: dict[str, Any] | None = None,
+    inputs: dict[str, Made] | None = None,
+    *,
+    kind: str = "parquet",
+    blocks: list[int] | None = None,
+    gpus: float = 0,
+    extra: dict[str, Any] | None = None,
+) -> Made:
+    """A stage with one part for each block of questions; `inputs` are stages of the same blocks, taken part by part."""
+    inputs = inputs or {}
+    identity = identity | {"set": corpus.made.stage.fingerprint, "block": corpus.block_questions}
+    identity |= {of: made.stage.fingerprint for of, made in inputs.items()}
+    specs = []
+    for number, block in enumerate(corpus.blocks()):
+        taken = {of: {"folder": made.stage.uri, "name": made.manifest.parts[number]["name"]} for of, made in inputs.items()}
+        specs.append(block | (same or {}) | taken | (extra or {}))
+    stage = Stage(run.storage, name, identity, kind=kind)
+    work = Work(stage, specs, f"{name.replace('_', ' ')} of {corpus.name}")
+    return _run(run, [work], maker, kwargs, name.replace("_", " "), gpus=gpus)[0]
+
+
+def _threads(run: Run) -> int:
+    cluster = run.config.cluster
+    return cluster.threads_per_worker or max(1, (os.cpu_count() or 1) // cluster.actors)
+
+
+def _gpus(run: Run) -> float:
+    return run.config.cluster.gpus_per_worker
+
+
+# --- cross-encoder ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """What both retrievers found for the training questions."""
+
+    bm25: Made
+    dense: Made
+
+
+def find(run: Run, corpus: Corpus, encoder: Encoder) -> Found:
+    """BM25 and dense results of the training questions; one depth serves negatives and candidates."""
+    depth = max(10, run.config.mining.candidates)
+    bm25 = search_bm25(run, corpus, index_bm25(run, corpus), depth)
+    dense = search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)
+    return Found(bm25, dense)
+
+
+def train_cross_encoder(run: Run, corpus: Corpus, found: Found, *, fresh: bool = False) -> Run:
+    """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on others."""
+    given, mining = run.config.cross_encoder, run.config.mining
+    settings = {
+        "seed": run.config.seed,
+        "negatives_per_source": mining.negatives_per_source,
+        "dev_share": mining.dev_share,
+    }
+    inputs = {"bm25": found.bm25, "dense": found.dense}
+    identity: dict[str, Any] = {"version": VERSION, **settings}
+    labelled = _over_blocks(
+        run, corpus, "labelled_pairs", identity, make.labelled_part_maker, {"settings": settings}, inputs=inputs
+    )
+    lengths = {"max_question_length": given.max_question_length, "max_length": given.max_length}
+    model = {"name": given.model.name, "revision": given.model.revision}
+    changes = {
+        "name": f"{run.config.name}_cross_encoder",
+        "task": "cross_encoder",
+        "model": given.model.model_dump(mode="json"),
+        "train": given.train.model_dump(mode="json"),
+        "optim": given.optim.model_dump(mode="json", exclude_none=True),
+    }
+    beside = Run(override(run.config, changes), run.cluster)
+    beside.begin()
+    sets = {}
+    for name, dev in (("train", False), ("dev", True)):
+        identity = {"version": VERSION, "model": folder_digest(beside.model_folder), "lengths": lengths, "dev": dev}
+        rows = _over_blocks(
+            beside,
+            corpus,
+            "cross_rows",
+            identity,
+            make.cross_rows_part_maker,
+            {"model": model, "lengths": lengths},
+            inputs={"labelled": labelled},
+            kind="arrow",
+            extra={"dev": dev},
+        )
+        sets[name] = _rows(rows)
+    if not sets["train"]["rows"] or not sets["dev"]["rows"]:
+        raise InputError(
+            f"{corpus.num_questions} questions leave {sets['train']['rows']} pairs for training and {sets['dev']['rows']} held "
+            f"out: give more questions, or set mining.dev_share"
+        )
+    train_on(beside, sets, fresh=fresh)
+    _judge(run, beside, corpus, labelled)
+    return beside
+
+
+def _rows(made: Made) -> dict[str, Any]:
+    """Training rows as workers take them."""
+    parts = made.manifest.parts
+    return {
+        "rows_folder": made.stage.uri,
+        "parts": [part["name"] for part in parts],
+        "rows": made.manifest.rows,
+        "identity": dict(made.stage.identity),
+    }
+
+
+def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made) -> None:
+    """cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs, with a fitted temperature."""
+    from raydist.mining import cross_encoder as judge
+
+    scored = score(run, beside, corpus, labelled, "labelled_scores", plain=True)
+    table = pa.concat_tables(_tables(scored, ["is_dev", "label", "logit"]))
+    table = table.filter(table["is_dev"])
+    labels, logits = table["label"].to_numpy().astype(int), table["logit"].to_numpy().astype(float)
+    temperature = judge.fit_temperature(labels, logits)
+    told: dict[str, Any] = {}
+    for name, divided in (("before", 1.0), ("after", temperature)):
+        bins = judge.reliability_bins(labels, judge.sigmoid(logits, divided))
+        error = judge.expected_calibration_error(bins)
+        told[name] = {"expected_calibration_error": error, "bins": [bin._asdict() for bin in bins]}
+    scores = judge.classification_scores(labels, logits) | {"pairs": len(labels)}
+    run.folder.write_json("cross_encoder/metrics.json", scores)
+    run.folder.write_json("cross_encoder/reliability.json", told | {"temperature": temperature})
+    run.add_metrics({f"cross_encoder.{key}": value for key, value in scores.items()})
+    say(
+        f"cross-encoder on {len(labels):,} held-out pairs: average precision {100 * scores['average_precision']:.1f}, F1 "
+        f"{100 * scores['f1']:.1f}, accuracy {100 * scores['accuracy']:.1f} (majority {100 * scores['majority']:.1f})"
+    )
+
+
+def _tables(made: Made, columns: list[str] | None = None) -> list[pa.Table]:
+    return [read_parquet(made.stage.storage, f"{made.stage.folder}/{part['name']}", columns) for part in made.manifest.parts]
+
+
+def score(run: Run, cross_encoder: Run, corpus: Corpus, pairs: Made, name: str, *, plain: bool = False) -> Made:
+    """The cross-encoder's logits of some pairs, block by block; each block's file appears when it is whole."""
+    given = run.config.cross_encoder
+    digest = folder_digest(cross_encoder.folder.local_copy("model"))
+    settings = {
+        "max_question_length": given.max_question_length,
+        "max_length": given.max_length,
+        "token_budget": given.batch_tokens,
+    }
+    kwargs = {
+        "model": {"storage": cross_encoder.folder.uri, "folder": "model"},
+        "digest": digest,
+        "threads": _threads(run),
+        "settings": settings,
+    }
+    identity = {"version": VERSION, "model": digest, **settings}
+    return _over_blocks(
+        run,
+        corpus,
+        name,
+        identity,
+        make.scores_part_maker,
+        kwargs,
+        inputs={"pairs": pairs},
+        gpus=_gpus(run),
+        extra={"plain": plain},
+    )
+
+
+# --- silver pairs ----------------------------------------------------------------------------------------------------
+
+
+def mine(run: Run, corpus: Corpus, found: Found, cross_encoder: Run) -> Made:
+    """Candidates -> scores -> silver pairs. Scores are kept: threshold, power and temperature change without a model call."""
+    mining = run.config.mining
+    settings = {"top": mining.candidates, "same_doc": mining.same_doc}
+    candidates = _over_blocks(
+        run,
+        corpus,
+        "candidates",
+        {"version": VERSION, **settings},
+        make.candidates_part_maker,
+        {"settings": settings},
+        inputs={"bm25": found.bm25, "dense": found.dense},
+    )
+    scores = score(run, cross_encoder, corpus, candidates, "scores")
+    temperature = None
+    if mining.calibrate == "temperature":
+        temperature = run.folder.read_json("cross_encoder/reliability.json")["temperature"]
+    choose = {"threshold": mining.threshold, "power": mining.power, "weighting": mining.weighting, "temperature": temperature}
+    silver = _over_blocks(
+        run,
+        corpus,
+        "silver",
+        {"version": VERSION, **choose},
+        make.silver_part_maker,
+        {"settings": choose},
+        inputs={"scores": scores},
+    )
+    _tell_yield(run, corpus, silver, temperature)
+    return silver
+
+
+def _tell_yield(run: Run, corpus: Corpus, silver: Made, temperature: float | None) -> None:
+    """mining/: yield.json, examples.parquet, and silver.parquet with every scored pair."""
+    from raydist.corpus.sentences import SentenceTable
+    from raydist.mining.silver import choose_examples, example_table, yield_curve
+
+    mining = run.config.mining
+    curve = yield_curve(_tables(silver), corpus.num_gold, threshold=mining.threshold)
+    chosen = pa.concat_tables([choose_examples(table, seed=run.config.seed) for table in _tables(silver)])
+    chosen = choose_examples(chosen, seed=run.config.seed)
+    sentences = SentenceTable(Storage(corpus.sentences.stage.uri).local_copy("") / "table")
+    examples = example_table(chosen, corpus.read("questions"), corpus.read("gold"), sentences)
+    run.folder.write_json("mining/yield.json", curve)
+    run.folder.write_bytes("mining/examples.parquet", encode_table(examples, "parquet", {}))
+    run.folder.write_bytes("mining/silver.parquet", encode_table(pa.concat_tables(_tables(silver)), "parquet", {}))
+    kept = sum(int(pc.sum(table["kept"]).as_py() or 0) for table in _tables(silver, ["kept"]))
+    share = kept / max(1, corpus.num_gold)
+    run.add_metrics({"mining.candidates": silver.manifest.rows, "mining.silver": kept, "mining.yield": share})
+    say(
+        f"mined: {kept:,} silver pairs of {silver.manifest.rows:,} candidates (p >= {mining.threshold}), {share:.1%} of "
+        f"{corpus.num_gold:,} gold pairs; all of them in {run.folder.path('mining')}/silver.parquet"
+    )
+
+
+# --- dual encoder ----------------------------------------------------------------------------------------------------
+
+
+def train_retriever(run: Run, corpus: Corpus, silver: Made, weighting: str, *, fresh: bool = False) -> None:
+    """Train the run's dual encoder on gold pairs, with or without silver ones, weighted or not."""
+    given, mining = run.config.retriever, run.config.mining
+    lengths = {"max_question_length": given.max_question_length, "max_answer_length": given.max_answer_length}
+    negatives = {"hard_negatives": mining.hard_negatives, "negative_p": mining.negative_p}
+    kwargs = {
+        "model": {"name": run.config.model.name, "revision": run.config.model.revision},
+        "context": given.answer_context == "paragraph",
+        "lengths": lengths,
+        "weighting": weighting,
+        "negatives": negatives,
+    }
+    identity = {"version": VERSION, "tokenizer": folder_digest(run.model_folder), **kwargs}
+    rows = _over_blocks(
+        run, corpus, "pair_rows", identity, make.pair_rows_part_maker, kwargs, inputs={"silver": silver}, kind="arrow"
+    )
+    counts = {key: sum(part["info"][key] for part in rows.manifest.parts) for key in ("gold", "silver")}
+    say(f"train: run {run.config.name}, {counts['gold']:,} gold and {counts['silver']:,} silver pairs")
+    train_on(run, {"train": _rows(rows)}, fresh=fresh)
+
+
+def _beside(run: Run, ending: str, **changes: Any) -> Run:
+    other = Run(override(run.config, {"name": f"{run.config.name}_{ending}", **changes}), run.cluster)
+    other.begin()
+    return other
+
+
+def run_retrieval(run: Run, *, fresh: bool = False) -> None:
+    """Everything: all corpora first, so that a bad file stops it before any model is loaded."""
+    corpora = open_corpora(run)
+    if "train" not in corpora:
+        raise InputError("there is nothing to train on: set corpus.train")
+    cross_encoder, variants = build_retriever(run, corpora["train"], fresh=fresh)
+    evaluate_retrieval(run, cross_encoder, variants, corpora)
+    report(run)
+
+
+def build_retriever(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[Run, dict[str, Run]]:
+    """Cross-encoder, mining and dual encoders; the runs of these by method."""
+    mining = run.config.mining
+    encoder = named_encoder(run, mining.encoder, mining.pooling, context=False)
+    found = find(run, corpus, encoder)
+    cross_encoder = train_cross_encoder(run, corpus, found, fresh=fresh)
+    silver = mine(run, corpus, found, cross_encoder)
+    variants: dict[str, Run] = {}
+    for name in run.config.retriever.variants:
+        variants[name] = _beside(run, name)
+        train_retriever(variants[name], corpus, silver, "gold" if name == "gold" else "none", fresh=fresh)
+    for number in range(1, mining.rounds):
+        before = _beside(run, f"round{number}")
+        train_retriever(before, corpus, silver, "silver", fresh=fresh)
+        variants[f"round{number}"] = before
+        say(f"mining, round {number + 1}: the retriever of round {number} finds candidates")
+        encoder = trained_encoder(before)
+        found = Found(found.bm25, find(run, corpus, encoder).dense)
+        silver = mine(run, corpus, found, cross_encoder)
+    train_retriever(run, corpus, silver, "silver", fresh=fresh)
+    return cross_encoder, variants | {"gold_silver_weighted": run}
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def evaluate_retrieval(run: Run, cross_encoder: Run | None, variants: dict[str, Run], corpora: dict[str, Corpus]) -> None:
+    """Every method on every test set: metrics.json, ranked lists in TREC format, a table on the terminal."""
+    given = run.config.retriever
+    depth = given.search_depth
+    context = given.answer_context == "paragraph"
+    for name in run.config.corpus.test:
+        corpus = corpora[name]
+        lists = {"bm25": search_bm25(run, corpus, index_bm25(run, corpus), depth)}
+        untrained = named_encoder(run, run.config.model.name, given.pooling, context)
+        encoders = {"untrained": untrained} | {method: trained_encoder(other) for method, other in variants.items()}
+        for method, encoder in encoders.items():
+            lists[method] = search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)
+        ranked = {method: _ranked(made) for method, made in lists.items()}
+        if cross_encoder and given.rerank and "gold_silver_weighted" in lists:
+            ranked["reranked"] = _rerank(run, cross_encoder, corpus, lists["gold_silver_weighted"], given.rerank)
+        _score_lists(run, corpus, ranked)
+
+
+def _ranked(made: Made) -> dict[str, list[tuple[str, float]]]:
+    """Ranked lists by question."""
+    lists: dict[str, list[tuple[str, float]]] = {}
+    for table in _tables(made):
+        columns = (table[name].to_pylist() for name in ("question_id", "sentence_id", "score"))
+        for question, sentence, value in zip(*columns):
+            lists.setdefault(question, []).append((sentence, value))
+    return lists
+
+
+def _rerank(run: Run, cross_encoder: Run, corpus: Corpus, hits: Made, depth: int) -> dict[str, list[tuple[str, float]]]:
+    """The first `depth` of each list in the cross-encoder's order, then the rest in theirs."""
+    top = _over_blocks(
+        run, corpus, "top_hits", {"version": VERSION, "depth": depth}, make.top_hits_part_maker, {"depth": depth},
+        inputs={"hits": hits},
+    )  # fmt: skip
+    scored = score(run, cross_encoder, corpus, top, "rerank_scores", plain=True)
+    lists: dict[str, list[tuple[str, float]]] = {}
+    for table in _tables(scored):
+        columns = (table[name].to_pylist() for name in ("question_id", "sentence_id", "logit"))
+        for question, sentence, logit in zip(*columns):
+            lists.setdefault(question, []).append((sentence, logit))
+    for question, rest in _ranked(hits).items():
+        lowest = min((logit for _, logit in lists.get(question, [])), default=0.0)
+        later = [(sentence, lowest - place) for place, (sentence, _) in enumerate(rest[depth:], 1)]
+        lists[question] = lists.get(question, []) + later
+    return lists
+
+
+def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, dict[str, list[tuple[str, float]]]]) -> None:
+    from raydist.reader.significance import bootstrap_interval
+    from raydist.retriever.metrics import gold_of, score_run, write_trec_gold, write_trec_run
+
+    gold_table = corpus.read("gold")
+    gold = gold_of(*(gold_table[name].to_pylist() for name in ("question_id", "sentence_id", "relevance")))
+    found: dict[str, Any] = {}
+    rows = []
+    for method, lists in ranked.items():
+        scores = score_run(lists, gold)
+        means = scores.means()
+        for metric, value in means.items():
+            key = f"retrieval.{corpus.name}.{method}.{metric}"
+            found[key] = round(value, 6)
+            if run.config.evaluate.bootstrap and metric in ("P@1", "MRR@100"):
+                interval = bootstrap_interval(scores.values[metric], samples=run.config.evaluate.bootstrap)
+                found |= {f"{key}.low": round(interval.low, 6), f"{key}.high": round(interval.high, 6)}
+        rows.append((method, *(f"{100 * means[metric]:.1f}" for metric in ("P@1", "P@5", "P@10", "MRR@100"))))
+        if run.folder.is_local:
+            folder = Path(run.folder.path("ranked"))
+            folder.mkdir(parents=True, exist_ok=True)
+            write_trec_run(folder / f"{corpus.name}.{method}.trec", lists)
+            write_trec_gold(folder / f"{corpus.name}.gold.trec", gold)
+    run.add_metrics(found)
+    head = (f"{corpus.name}: {len(gold):,} questions, {corpus.num_sentences:,} sentences", "P@1", "P@5", "P@10", "MRR@100")
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(5)]
+    for row in [head, *rows]:
+        say("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))))
+
+
+# --- single commands -------------------------------------------------------------------------------------------------
+
+
+def index(run: Run) -> Path:
+    """An index of the training corpus (else of the first test set) in the run's folder, with the texts, for searching."""
+    from raydist.retriever.search import publish
+
+    if not run.folder.is_local:
+        raise InputError(f"an index is written to a disk, and storage is {run.config.storage}: set storage to a folder")
+    name = "train" if run.config.corpus.train else next(iter(run.config.corpus.test), "train")
+    corpus = open_corpora(run, [name])[name]
+    if run.config.index.kind == "bm25":
+        made = index_bm25(run, corpus)
+    else:
+        given = run.config.retriever
+        context = given.answer_context == "paragraph"
+        trained = run.config.task == "retriever" and has_model(run.folder)
+        encoder = trained_encoder(run) if trained else named_encoder(run, run.config.model.name, given.pooling, context)
+        made = index_dense(run, corpus, encoder)
+    target = Path(run.folder.path("index"))
+    table = Storage(corpus.sentences.stage.uri).local_copy("") / "table"
+    publish(target, Storage(made.stage.uri).local_copy(""), table, run.config.index.kind)
+    say(f"{run.config.index.kind} index of {corpus.num_sentences:,} sentences")
+    return target
+
+
+def add_to_index(run: Run, files: list[Path]) -> int:
+    """Add documents {document_id, text, title?} to the run's index, cut into sentences as a corpus is."""
+    from raydist.corpus.passages import cut_documents, cut_passages, read_table
+    from raydist.retriever.search import add_sentences
+
+    wanted = ("document_id", "text", "title", "language")
+    blocks = [block for file in files for block in read_table(file, wanted, {"document_id": "_id"}, what="document")]
+    if not blocks:
+        raise InputError(f"{', '.join(map(str, files))}: no document with an _id and a text")
+    passages = cut_documents(pa.concat_tables(blocks))
+    return add_sentences(Path(run.folder.path("index")), cut_passages(passages), [passages])
+
+
+def mine_only(run: Run, *, fresh: bool = False) -> Path:
+    """Candidates, scores and silver pairs of the training corpus; a cross-encoder is trained where there is none."""
+    corpus = open_corpora(run, ["train"])["train"]
+    mining = run.config.mining
+    found = find(run, corpus, named_encoder(run, mining.encoder, mining.pooling, context=False))
+    mine(run, corpus, found, train_cross_encoder(run, corpus, found, fresh=fresh))
+    return Path(run.folder.path("mining", "silver.parquet"))
+
+
+def train_task(run: Run, *, fresh: bool = False) -> None:
+    """`raydist train` for task cross_encoder or retriever: what comes before it is made where it is missing."""
+    corpus = open_corpora(run, ["train"])["train"]
+    if run.config.task == "retriever":
+        build_retriever(run, corpus, fresh=fresh)
+        return
+    mining = run.config.mining
+    found = find(run, corpus, named_encoder(run, mining.encoder, mining.pooling, context=False))
+    train_cross_encoder(run, corpus, found, fresh=fresh)
+
+
+def evaluate_only(run: Run) -> None:
+    """Scores of the test sets by what the run has trained so far."""
+    names = list(run.config.corpus.test)
+    if not names:
+        raise InputError("there is nothing to evaluate on: set corpus.test")
+    corpora = open_corpora(run, names)
+    runs = {
+        name: Run(override(run.config, {"name": f"{run.config.name}_{name}"}), run.cluster) for name in ("gold", "gold_silver")
+    }
+    variants = {name: other for name, other in runs.items() if has_model(other.folder)}
+    if has_model(run.folder):
+        variants["gold_silver_weighted"] = run
+    cross_encoder = Run(override(run.config, {"name": f"{run.config.name}_cross_encoder"}), run.cluster)
+    evaluate_retrieval(run, cross_encoder if has_model(cross_encoder.folder) else None, variants, corpora)

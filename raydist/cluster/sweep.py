@@ -1,0 +1,561 @@
+"""Ray Tune: many trials of one config. A trial is a run like any other, in <sweep>/trials/ID, made by the pipeline's functions.
+
+Tune starts trials, bounds how many run at once and stops the hopeless ones. What is finished is known from our own ledger
+(finished/ID.json): Tune's own state is thrown away, and the same command goes on where the last one stopped.
+
+Inside a trial Ray Train works as it does without a sweep. A trial's own process holds no CPU: its train workers and its Ray
+Data actors do, so that trials which wait never keep from work those which could.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from raydist.cluster import pipeline
+from raydist.cluster.connect import Cluster, quieten
+from raydist.cluster.fit import TrainingFailed
+from raydist.config import Config, flatten, override, to_yaml
+from raydist.errors import InputError
+from raydist.progress import say
+from raydist.storage import Storage, differences, fingerprint
+from raydist.training.search import (
+    DEFAULT_TRIALS,
+    TRIES,
+    Ledger,
+    Study,
+    Trial,
+    applied,
+    as_table,
+    best_trials,
+    is_finished,
+    plan_sweep,
+    rank,
+    show,
+    summary,
+    typed,
+)
+
+HEAVY = ("checkpoints", "best", "model", "predictions")  # of a trial that is not among the best
+OWN = (
+    *("finished", "trials", "bases", "tune", "rejected"),
+    *("begun.json", "base.json", "asked.json", "sweep.json", "best.yaml", "report.html", "stages.json"),
+)
+NO_RESULT = (
+    "name",
+    "storage",
+    "cluster.",
+    "sweep",
+    "seed",
+    "train.keep_checkpoints",
+    "train.checkpoint_every",
+    "train.log_every",
+)
+NO_END = 10**9  # steps: no trial is stopped for having run long enough
+QUIET_TUNE = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # its new output has a banner even where nothing is to be told
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial has its own log
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C stops the command, as it does elsewhere
+}
+
+
+def sweep_cluster(config: Config, *, verbose: bool = False) -> Cluster:
+    """The cluster of a sweep; a local one gets logical CPUs for all trials that run at once."""
+    cluster = config.cluster
+    if config.sweep and not cluster.address and not cluster.local_cpus:
+        number = trials_at_once(config, {"CPU": float(os.cpu_count() or 1)}, local=True)
+        needed = number * max(cluster.max_workers, cluster.actors) + 2
+        cluster = cluster.model_copy(update={"local_cpus": max(needed, Cluster(cluster).local_cpus)})
+    return Cluster(cluster, verbose=verbose)
+
+
+def trials_at_once(config: Config, resources: Mapping[str, float], *, local: bool) -> int:
+    """sweep.at_once, else as many trials as have all their workers at work. Logical CPUs of a local cluster are not cores."""
+    assert config.sweep is not None
+    if config.sweep.at_once:
+        return config.sweep.at_once
+    cluster = config.cluster
+    cpus = resources.get("CPU", 1.0)
+    if local:
+        cpus = min(cpus, os.cpu_count() or 1)
+    most = cpus // max(cluster.max_workers, cluster.actors)
+    if cluster.gpus_per_worker:
+        most = min(most, resources.get("GPU", 0.0) // (cluster.gpus_per_worker * cluster.max_workers))
+    return max(1, int(most))
+
+
+def run_sweep(config: Config, cluster: Cluster, *, fresh: bool = False) -> dict[str, Any]:
+    """All trials that are not finished; then the table, sweep.json, best.yaml and report.html. Returns what sweep.json has."""
+    sweep = Sweep(config, cluster)
+    sweep.begin(fresh)
+    try:
+        if sweep.plan_pending():
+            cluster.start()
+            sweep.run_trials()
+    finally:
+        found = sweep.write_results()
+    sweep.tell(found)
+    return found
+
+
+class Sweep:
+    """The driver's side of a sweep: which trial is next, what the finished ones reached."""
+
+    def __init__(self, config: Config, cluster: Cluster) -> None:
+        self.config, self.cluster = config, cluster
+        self.plan = plan_sweep(config)
+        assert config.sweep is not None
+        self.settings = config.sweep
+        self.store = Storage(config.storage)
+        self.folder = self.store.at(config.name)
+        self.ledger = Ledger(self.folder)
+        self.trials: dict[str, Trial] = {trial.id: trial for trial in self.plan.trials}
+        self.queue: list[Trial] = []
+        self.study: Study | None = None
+        self.open: dict[str, tuple[Any, list[str]]] = {}  # settings the study waits for: its question, the trials' ids
+        self.exhausted = False
+        self.threads: int | None = None
+        self.prepared: dict[str, dict[str, str]] = {}
+        self.problem: Exception | None = None
+
+    @property
+    def total(self) -> int:
+        wanted = self.settings.trials or DEFAULT_TRIALS
+        return (wanted if self.settings.search == "optuna" else len(self.plan.settings)) * len(self.plan.seeds)
+
+    def begin(self, fresh: bool) -> None:
+        """Refuse to mix two sweeps under one name."""
+        if fresh:
+            for name in OWN:
+                self.folder.delete(name)
+        swept = [axis.key for axis in self.plan.axes]
+        now = {key: value for key, value in flatten(self.plan.base).items() if not key.startswith(NO_RESULT)}
+        if self.folder.exists("begun.json"):
+            before = self.folder.read_json("begun.json")
+            swept += before["keys"]
+            differ = [
+                line
+                for line in differences(before["values"], now)
+                if not any(f"{line.split(': was ')[0]}.".startswith(f"{key}.") for key in swept)
+            ]
+            if differ:
+                raise InputError(
+                    f"sweep {self.config.name!r} in {self.folder.path()} was begun with other settings:\n  "
+                    + "\n  ".join(differ)
+                    + "\ngive this one another name (name=...), or start it over with --fresh"
+                )
+        self.folder.write_json("begun.json", {"keys": [axis.key for axis in self.plan.axes], "values": now})
+        self.folder.write_bytes("config.yaml", to_yaml(self.config).encode())
+
+    # --- trials ------------------------------------------------------------------------------------------------------
+
+    def config_of(self, trial: Trial) -> Config:
+        """A trial's config. Its paths are absolute: it runs in another folder, perhaps on another node."""
+        config = applied(self.plan.base, trial.choice)
+        own: dict[str, Any] = {
+            "name": f"{self.config.name}/trials/{trial.id}",
+            "seed": trial.seed,
+            "data.root": str(Path(config.data.root).expanduser().absolute()),
+        }
+        if self.store.is_local:
+            own["storage"] = self.store.path()
+        if Path(config.model.name).expanduser().is_dir():
+            own["model.name"] = str(Path(config.model.name).expanduser().absolute())
+        if self.threads and not config.cluster.threads_per_worker:
+            own["cluster.threads_per_worker"] = self.threads
+        return override(config, own)
+
+    def prepare(self, trial: Trial, *, all_stages: bool = True) -> dict[str, str]:
+        """Make what a trial shares with others, unless it is made; the fingerprints of its data sets. Only the driver does so,
+        and one trial after another: nothing is made twice.
+        """
+        config = self.config_of(trial)
+        plain = config.model_dump(mode="json")
+        used = {key: plain[key] for key in ("data", "model", "seed")}
+        two_stage = config.objectives.hard_learning is not None and all_stages
+        if two_stage:
+            used |= {key: plain[key] for key in ("train", "optim", "predict")}
+            used |= {"sets": plain["objectives"]["hard_learning"], "span": plain["objectives"]["span"]}
+        key = fingerprint(used)
+        if key not in self.prepared:
+            own = override(config, {"name": self.config.name})
+            run = pipeline.Run(own, self.cluster, base=base_name(self.config.name, config))
+            if self.folder.exists("stages.json"):
+                run.stages = self.folder.read_json("stages.json")
+            ready = pipeline.prepare(run, config.sets())
+            if two_stage:
+                from raydist.cluster.two_stage import with_nbest_sets
+
+                with_nbest_sets(run, ready["train"].where)
+            self.prepared[key] = {name: made.where["fingerprint"] for name, made in ready.items()}
+        return self.prepared[key]
+
+    def plan_pending(self) -> bool:
+        """Queue what is not finished, its shared stages made; False where nothing is left to do."""
+        entries = self.ledger.entries()
+        if self.settings.search == "optuna":
+            self._recall(entries)
+            return bool(self.queue) or len(self.trials) < self.total
+        done = {id for id in self.trials if is_finished(entries.get(id))}
+        for id in done:
+            self._check_data(self.trials[id], entries[id])
+        self.queue = [trial for id, trial in self.trials.items() if id not in done]
+        said = f", {len(done)} finished before" if done else ""
+        say(f"sweep {self.config.name}: {self.total} trials{said}")
+        for trial in self.queue:
+            self.ledger.forget(trial.id)
+            self.prepare(trial)
+        return bool(self.queue)
+
+    def _recall(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
+        """Tell a new study what earlier sessions found; queue the trials that they began."""
+        self.study = Study(self.plan.axes, self.config.seed + len(self._asked()), self.settings.mode)  # asks something new
+        keys = {axis.key for axis in self.plan.axes}
+        for choice in self._asked():
+            if choice.keys() != keys:  # of another space under this name
+                continue
+            trials = [Trial(choice, seed) for seed in self.plan.seeds]
+            left = [trial for trial in trials if not is_finished(entries.get(trial.id))]
+            self.trials |= {trial.id: trial for trial in trials}
+            self.open[fingerprint(choice)] = None, [trial.id for trial in trials]
+            self._answer(choice, {id: entry for id, entry in entries.items() if is_finished(entry)})
+            self.queue += left
+            for trial in left:
+                self.ledger.forget(trial.id)
+        said = f", {len(self.trials) - len(self.queue)} finished before" if self.trials else ""
+        say(f"sweep {self.config.name}: up to {self.total} trials{said}")
+
+    def _check_data(self, trial: Trial, entry: Mapping[str, Any]) -> None:
+        """A finished trial must have read what a new one would."""
+        now = self.prepare(trial, all_stages=False)
+        changed = [name for name in now if entry.get("data", {}).get(name, now[name]) != now[name]]
+        if changed:
+            raise InputError(
+                f"sweep {self.config.name!r}: {', '.join(changed)} changed since trial {trial.id} was run; "
+                f"give this one another name (name=...), or start it over with --fresh"
+            )
+
+    def next(self) -> Trial | None:
+        """The next trial, ready to start; None where there is none left."""
+        if self.problem:
+            return None
+        if not self.queue and self.study and len(self.trials) < self.total and not self.exhausted:
+            self._ask()
+        if not self.queue:
+            return None
+        trial = self.queue.pop(0)
+        self.prepare(trial)
+        return trial
+
+    def _ask(self) -> None:
+        """A new setting from the study, with all seeds."""
+        assert self.study is not None
+        for _ in range(TRIES):
+            question, drawn = self.study.ask()
+            try:
+                choice = typed(self.plan.base, drawn)
+            except InputError:  # right one by one, wrong together
+                self.study.tell(question, None)
+                continue
+            trials = [Trial(choice, seed) for seed in self.plan.seeds]
+            if trials[0].id in self.trials:  # asked before
+                self.study.tell(question, None)
+                continue
+            self.trials |= {trial.id: trial for trial in trials}
+            self.open[fingerprint(choice)] = question, [trial.id for trial in trials]
+            self.folder.write_json("asked.json", [*self._asked(), choice])
+            self.queue += trials
+            return
+        self.exhausted = True
+
+    def _asked(self) -> list[dict[str, Any]]:
+        """The settings that the study chose, in this session and before: a choice that was made is carried through."""
+        return self.folder.read_json("asked.json") if self.folder.exists("asked.json") else []
+
+    def finished(self, trial: Trial, last: Mapping[str, Any] | None, died: bool) -> None:
+        """A trial came to an end: by itself, by the scheduler (then `last` is what it reported last), or because it died."""
+        entry = self.ledger.get(trial.id)
+        if entry is None:
+            entry = {"id": trial.id, "choice": dict(trial.choice), "seed": trial.seed}
+            if died or not last or "step" not in last:
+                entry |= {"status": "error", "message": "its process died"}
+            else:
+                scores = {key: value for key, value in last.items() if key.startswith("dev.")}
+                entry |= {"status": "stopped", "metrics": scores, "steps": last.get("step"), "data": self.prepare(trial)}
+            self.ledger.add(entry)
+        entries = self.ledger.entries()
+        score = entry.get("metrics", {}).get(self.settings.metric)
+        count = sum(is_finished(entries.get(id)) for id in self.trials)
+        reached = f"{self.settings.metric} {score:.2f}" if isinstance(score, int | float) else ""
+        how = "" if entry["status"] == "done" else f"{entry['status']}, {entry.get('message', '')}".rstrip(", ")
+        said = " ".join(part for part in (reached, how) if part)
+        say(f"trial {count}/{self.total} ({_label(trial, self.plan.seeds)}): {said}")
+        if entry["status"] == "done" and score is None:
+            there = ", ".join(sorted(key for key, value in entry["metrics"].items() if isinstance(value, float)))
+            self.problem = InputError(f"sweep.metric: a trial has no {self.settings.metric}; it has {there}")
+        if entry["status"] == "error" and entry.get("input"):
+            self.problem = InputError(entry["message"])
+        self._answer(trial.choice, entries)
+        self.prune(entries)
+
+    def _answer(self, choice: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> None:
+        """Tell the study what a setting reached, once all its seeds came to an end."""
+        key = fingerprint(dict(choice))
+        if not self.study or key not in self.open:
+            return
+        question, ids = self.open[key]
+        if all(id in entries for id in ids):
+            (setting,) = rank([self.trials[id] for id in ids], entries, self.settings.metric, self.settings.mode)
+            if question is not None:
+                self.study.tell(question, setting.mean)
+            elif setting.mean is not None:
+                self.study.know(choice, setting.mean)
+            del self.open[key]
+
+    def prune(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
+        """Models and checkpoints of all but the best trials are deleted; their numbers stay."""
+        ranked = rank(self.trials.values(), entries, self.settings.metric, self.settings.mode)
+        kept = best_trials(ranked, self.settings.keep, self.settings.mode)
+        for id in self.trials:
+            if not is_finished(entries.get(id)) or id in kept:
+                continue
+            run = self.folder.at("trials", id)
+            for name in HEAVY:
+                run.delete(name)
+            if run.exists("stages.json"):  # `raydist clean` may take its predictions
+                stages = run.read_json("stages.json")
+                others = {title: stage for title, stage in stages.items() if not title.startswith("predictions")}
+                if others != stages:
+                    run.write_json("stages.json", others)
+
+    # --- Tune --------------------------------------------------------------------------------------------------------
+
+    def run_trials(self) -> None:
+        """Every trial of the queue, or of the study, under Ray Tune."""
+        import ray
+        from ray import tune
+
+        config, local = self.config, not (self.cluster.config.address or os.environ.get("RAY_ADDRESS"))
+        resources = ray.cluster_resources()
+        number = trials_at_once(config, resources, local=local)
+        cores = min(resources.get("CPU", 1.0), os.cpu_count() or 1) if local else resources.get("CPU", 1.0)
+        if number > 1 and not config.cluster.gpus_per_worker:
+            self.threads = max(1, int(cores // (number * config.cluster.max_workers)))
+        say(f"sweep: {number} trial{'s' * (number > 1)} at once, {config.cluster.max_workers} worker(s) each")
+        wake_ray_data()
+        self.folder.delete("tune")
+
+        def trial(given: dict[str, Any]) -> None:
+            run_trial(given)
+
+        tuner = tune.Tuner(
+            tune.with_resources(trial, tune.PlacementGroupFactory([{"memory": 1}])),
+            tune_config=tune.TuneConfig(
+                search_alg=tune_searcher(self),
+                scheduler=tune_scheduler(config),
+                num_samples=-1,  # until the searcher has no more
+                max_concurrent_trials=number,
+                trial_name_creator=lambda trial: trial.trial_id,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=self.folder.uri,
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),  # of a trial's own process
+            ),
+        )
+        with _environment(QUIET_TUNE):
+            tuner.fit()
+        self.folder.delete("tune")
+        if self.problem:
+            raise self.problem
+
+    # --- results -----------------------------------------------------------------------------------------------------
+
+    def write_results(self) -> dict[str, Any]:
+        """sweep.json, best.yaml and report.html of what is finished so far."""
+        entries = self.ledger.entries()
+        self.prune(entries)
+        ranked = rank(self.trials.values(), entries, self.settings.metric, self.settings.mode)
+        found = summary(self.config.name, self.config, self.plan, ranked)
+        self.folder.write_json("sweep.json", found)
+        if found["best"]:
+            own = {"name": f"{self.config.name}-best", "seed": self.plan.seeds[0]}
+            self.folder.write_bytes("best.yaml", to_yaml(applied(self.plan.base, found["best"]["choice"] | own)).encode())
+        return found
+
+    def tell(self, found: Mapping[str, Any]) -> None:
+        """The table and where things are; stop where trials are missing."""
+        for line in as_table(found):
+            say(line)
+        if found["best"]:
+            say(f"best setting in {self.folder.path('best.yaml')}")
+        if self.folder.is_local:
+            from raydist.report.sweep import write_sweep_report
+
+            say(f"report in {write_sweep_report(Path(self.folder.path()))}")
+        entries = self.ledger.entries()
+        errors = [entry for id in self.trials if (entry := entries.get(id)) and not is_finished(entry)]
+        if errors:
+            first = f"{len(errors)} of {self.total} trials failed; {errors[0]['id']}: {errors[0]['message']}"
+            raise TrainingFailed(f"{first}. The same command tries them again.")
+
+
+def _label(trial: Trial, seeds: tuple[int, ...]) -> str:
+    named = [f"{key.rpartition('.')[2]}={show(value)}" for key, value in trial.choice.items()]
+    return ", ".join(named + [f"seed {trial.seed}"] * (len(seeds) > 1))
+
+
+def base_name(sweep: str, config: Config) -> str | None:
+    """The base reader's run that all trials share whose base reader would be the same; None for a reader of one stage."""
+    if config.objectives.hard_learning is None:
+        return None
+    plain = config.model_dump(mode="json")
+    used = {key: plain[key] for key in ("data", "model", "seed", "train", "optim", "predict")} | {
+        "span": plain["objectives"]["span"]
+    }
+    return f"{sweep}/bases/{fingerprint(used)[:12]}"
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {key: os.environ.get(key) for key in values}
+    os.environ |= values
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+
+
+def wake_ray_data() -> None:
+    """Ray Data's helper actors belong to whoever uses it first: if that were a trial, they would end with it."""
+    import ray.data
+
+    ray.data.range(1, override_num_blocks=1).take_all()
+
+
+def tune_scheduler(config: Config) -> Any:
+    """What stops trials early, by the dev score that training reports."""
+    from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
+
+    sweep, train = config.sweep, config.train
+    assert sweep is not None
+    grace = sweep.grace_steps or train.evaluate_every or 1
+    goes_by = {"time_attr": "step", "metric": f"dev.{train.metric}", "mode": "max"}
+    if sweep.scheduler == "asha":
+        return ASHAScheduler(**goes_by, max_t=max(NO_END, grace), grace_period=grace, reduction_factor=sweep.reduction)
+    if sweep.scheduler == "median":
+        return MedianStoppingRule(**goes_by, grace_period=grace, min_time_slice=float("inf"))  # stops, never pauses
+    return FIFOScheduler()
+
+
+def tune_searcher(sweep: Sweep) -> Any:
+    """Tune asks here for the next trial, and tells when one has ended. Both happen on the driver."""
+    from ray.tune.search import Searcher
+
+    class NextTrial(Searcher):
+        def __init__(self) -> None:
+            super().__init__()
+            self.running: dict[str, Trial] = {}
+
+        def set_search_properties(self, *_: Any, **__: Any) -> bool:
+            return True
+
+        def suggest(self, trial_id: str) -> Any:
+            try:
+                trial = sweep.next()
+            except Exception as error:  # Tune would wrap it
+                sweep.problem = error
+                return Searcher.FINISHED
+            if trial is None:
+                return None if self.running and sweep.study and not sweep.problem else Searcher.FINISHED
+            self.running[trial_id] = trial
+            given = {
+                "id": trial.id,
+                "choice": dict(trial.choice),
+                "seed": trial.seed,
+                "sweep": sweep.folder.uri,
+                "config": sweep.config_of(trial).model_dump(mode="json"),
+                "reports": sweep.settings.scheduler != "none",
+                "base": base_name(sweep.config.name, sweep.config_of(trial)),
+            }
+            return {"trial": json.dumps(given)}  # one string: Tune makes names of what it can look into
+
+        def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
+            if trial_id not in self.running:
+                return
+            try:
+                sweep.finished(self.running.pop(trial_id), result, error)
+            except Exception as problem:
+                sweep.problem = problem
+
+        def save(self, checkpoint_path: str) -> None:
+            """Nothing: the ledger has it."""
+
+        def restore(self, checkpoint_path: str) -> None:
+            raise NotImplementedError
+
+    return NextTrial()
+
+
+# --- in a trial ------------------------------------------------------------------------------------------------------
+
+
+def run_trial(given: Mapping[str, Any]) -> None:
+    """One trial: prepare (nothing is left to make), train, evaluate, and its line in the ledger."""
+    trial = json.loads(given["trial"])
+    config = Config.model_validate(trial["config"])
+    ledger = Ledger(Storage(trial["sweep"]))
+    quieten()
+    reports = dev_reports(config) if trial["reports"] else None
+    run = pipeline.Run(config, Cluster(config.cluster), base=trial["base"])
+    entry = {key: trial[key] for key in ("id", "choice", "seed")}
+    began = time.time()
+    try:
+        run.begin()
+        ready = pipeline.prepare(run, config.sets())
+        entry["data"] = {name: made.where["fingerprint"] for name, made in ready.items()}
+        pipeline.train(run, callbacks=[reports] if reports else [])
+        pipeline.evaluate(run)
+        metrics = run.folder.read_json("metrics.json")
+        entry |= {"status": "done", "steps": metrics.get("train.steps"), "metrics": metrics}
+    except TrainingFailed as error:
+        entry |= {"status": "failed", "message": str(error)}
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        what = str(error) if isinstance(error, InputError) else lines[-1] if lines else type(error).__name__
+        entry |= {"status": "error", "message": what, "input": isinstance(error, InputError)}
+    ledger.add(entry | {"seconds": round(time.time() - began, 1)})
+    if reports:
+        reports.wait()
+
+
+def dev_reports(config: Config) -> Any:
+    """Hands the dev scores of the train workers to Tune; the last one is left out: what ran to its end is not stopped."""
+    from ray.tune.integration.ray_train import TuneReportCallback
+
+    wanted = f"dev.{config.train.metric}"
+
+    class DevReports(TuneReportCallback):
+        def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+            seen = metrics[0]
+            if wanted in seen and seen["step"] < seen["total"]:
+                super().after_report(run_context, [{"step": seen["step"], wanted: seen[wanted]}], None)
+
+        def wait(self) -> None:
+            """Until Tune has taken the last score: the end of the trial must not overtake it."""
+            while not self._training_actor_item_queue.empty():
+                time.sleep(0.2)
+            time.sleep(0.5)
+
+    return DevReports()

@@ -1,0 +1,126 @@
+"""What the cross-encoder is asked about: BM25 and dense results merged, gold answers removed (PAPERS 5.4).
+
+A function of one block of questions: what is found for a question does not depend on the other questions of its block, on
+the order of any table, nor on rows about questions of other blocks, which are passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raydist.corpus.sentences import SentenceTable
+from raydist.errors import InputError
+from raydist.records import CANDIDATE_SCHEMA, HIT_SCHEMA
+
+PAIR = ["question_id", "sentence_id"]
+
+
+def hit_table(
+    question_ids: Sequence[str], rows_QK: np.ndarray, scores_QK: np.ndarray, ids: Callable[[np.ndarray], pa.Array | list[str]]
+) -> pa.Table:
+    """What a search gave, best first, as rows of ``HIT_SCHEMA``; row -1 is no hit, ``ids`` names the others."""
+    question, place = np.nonzero(rows_QK >= 0)
+    columns = [
+        pa.array(question_ids, pa.string()).take(pa.array(question)),
+        pa.array(ids(rows_QK[question, place])).cast(pa.string()),
+        pa.array(place + 1, pa.int32()),
+        pa.array(scores_QK[question, place], pa.float32()),
+    ]
+    return pa.table(columns, schema=HIT_SCHEMA)
+
+
+def find_candidates(
+    questions: pa.Table,
+    gold: pa.Table,
+    bm25: pa.Table,
+    dense: pa.Table,
+    sentences: SentenceTable,
+    *,
+    top: int = 10,
+    same_doc: int = 0,
+    near_duplicates: bool = False,
+) -> pa.Table:
+    """The best ``top`` of both retrievers for each question, by question id and sentence id, as ``CANDIDATE_SCHEMA``.
+
+    Gold answers and sentences with the text of one are left out, with ``near_duplicates`` also those with its words in
+    another order. ``same_doc`` adds as many sentences of each gold answer's document, the nearest ones (DESIGN 3).
+    """
+    asked = pc.unique(questions["question_id"])
+    gold = of_questions(gold, asked)
+    gold_rows = sentences.rows_of(gold["sentence_id"], "the gold sentence")
+    found = pa.concat_tables(
+        [
+            _columns(best_hits(bm25, asked, top, "bm25"), "bm25"),
+            _columns(best_hits(dense, asked, top, "dense"), "dense"),
+            _neighbours(gold, gold_rows, sentences, same_doc),
+        ],
+        promote_options="default",
+    )
+    merged = found.group_by(PAIR, use_threads=False).aggregate(
+        [(f"{source}_{what}", how) for source in ("bm25", "dense") for what, how in (("rank", "min"), ("score", "max"))]
+        + [("same_doc", "any")]
+    )
+    merged = merged.rename_columns([re.sub("_(min|max|any)$", "", name) for name in merged.column_names])
+
+    keys = sentences.bag_keys if near_duplicates else sentences.text_keys
+    rows = sentences.rows_of(merged["sentence_id"], "the candidate")
+    is_gold = _pairs_in(merged["question_id"], keys[rows], gold["question_id"], keys[gold_rows])
+    kept = merged.filter(pa.array(~is_gold)).select(CANDIDATE_SCHEMA.names).cast(CANDIDATE_SCHEMA)
+    return kept.sort_by([(name, "ascending") for name in PAIR])
+
+
+def of_questions(table: pa.Table, asked: pa.Array) -> pa.Table:
+    """The rows about some questions, in one order whatever the order given; of judgements those above 0."""
+    mine = pc.is_in(table["question_id"], value_set=asked.cast(table["question_id"].type))
+    if "relevance" in table.column_names:
+        mine = pc.and_(mine, pc.greater(table["relevance"], 0))
+    order = [(name, "ascending") for name in ("question_id", "rank", "sentence_id") if name in table.column_names]
+    return table.filter(mine).sort_by(order)
+
+
+def best_hits(hits: pa.Table, asked: pa.Array, top: int, name: str) -> pa.Table:
+    """The hits of some questions down to rank ``top``, by question and rank."""
+    hits = of_questions(hits.select(HIT_SCHEMA.names).cast(HIT_SCHEMA), asked)
+    hits = hits.filter(pc.less_equal(hits["rank"], top))
+    bad = hits.filter(pc.invert(pc.is_finite(hits["score"])))
+    if bad.num_rows:
+        raise InputError(
+            f"{bad.num_rows} {name} scores are not finite, the first for question {bad['question_id'][0].as_py()!r} and "
+            f"sentence {bad['sentence_id'][0].as_py()!r}; search again with an encoder that gives numbers"
+        )
+    return hits
+
+
+def _columns(hits: pa.Table, source: str) -> pa.Table:
+    """The hits of one source under its own column names."""
+    named = hits.rename_columns({"rank": f"{source}_rank", "score": f"{source}_score"})
+    return named.append_column("same_doc", pa.array(np.zeros(hits.num_rows, bool)))
+
+
+def _neighbours(gold: pa.Table, gold_rows: np.ndarray, sentences: SentenceTable, most: int) -> pa.Table:
+    """For each gold answer the ``most`` sentences of its document that stand nearest to it, by their ids' order."""
+    pairs, near = [], [np.zeros(0, np.int64)]
+    for place, row in enumerate(gold_rows.tolist() if most else []):
+        document = sentences.document_rows(row)
+        distance = np.abs(np.arange(len(document)) - np.searchsorted(document, row))
+        # the gold answers of the question may be among the nearest: they give their places to no one
+        nearest = document[np.argsort(distance, kind="stable")[1 : most + 1]]
+        pairs += [place] * len(nearest)
+        near.append(nearest)
+    columns = {
+        "question_id": gold["question_id"].cast(pa.string()).take(pa.array(pairs, pa.int64())),
+        "sentence_id": sentences.ids(np.concatenate(near)).cast(pa.string()),
+        "same_doc": pa.array(np.ones(len(pairs), bool)),
+    }
+    return pa.table(columns)
+
+
+def _pairs_in(questions: pa.ChunkedArray, keys: np.ndarray, in_questions: pa.ChunkedArray, in_keys: np.ndarray) -> np.ndarray:
+    """Whether each (question, key) is among the others."""
+    known = set(zip(in_questions.to_pylist(), in_keys.tolist()))
+    return np.fromiter((pair in known for pair in zip(questions.to_pylist(), keys.tolist())), bool, len(keys))

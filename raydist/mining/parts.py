@@ -1,0 +1,403 @@
+"""What makes one part of the retrieval stages: a specification in, Arrow tables out. No cluster is needed to call them.
+
+Where a stage makes files that are no tables (a sentence table, shards of an index), they are written into the stage's folder
+first and the part, a row of counts, after them: as everywhere, the part's name is what says that all is there.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raydist.corpus.passages import RetrievalSet
+from raydist.corpus.sentences import SentenceTable, build_sentence_table
+from raydist.errors import InputError
+from raydist.models import model_folder
+from raydist.records import SCORED_SCHEMA, rejected_table
+from raydist.storage import Storage, read_parquet
+
+Made = dict[str, Any]  # part: the table; beside: other tables of the part; info: plain values
+
+
+# --- where things are ------------------------------------------------------------------------------------------------
+
+
+def open_model(where: Mapping[str, Any]) -> Path:
+    """A model's folder on this node: {name, revision}, or {storage, folder} for one that a run made."""
+    if "storage" in where:
+        return Storage(where["storage"]).local_copy(where["folder"])
+    return model_folder(where["name"], where.get("revision"))
+
+
+@lru_cache(maxsize=4)
+def open_sentences(uri: str) -> SentenceTable:
+    """The sentence table of a stage."""
+    return SentenceTable(Storage(uri).local_copy("") / "table")
+
+
+def build_into(uri: str, name: str, build: Callable[[Path], Any]) -> None:
+    """Let `build` write a folder into a stage: in place on a disk, else beside and then sent there."""
+    storage = Storage(uri)
+    if storage.is_local:
+        build(Path(storage.path(name)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        build(Path(folder) / name)
+        storage.upload(Path(folder) / name, name)
+
+
+def read_block(spec: Mapping[str, Any], of: str = "block") -> pa.Table:
+    """Rows first..last of a table in storage: {folder, name, first, last}."""
+    where = spec[of]
+    table = read_parquet(Storage(where["folder"]), where["name"])
+    return table.slice(where["first"], where["last"] - where["first"]) if "first" in where else table
+
+
+# --- corpus ----------------------------------------------------------------------------------------------------------
+
+
+def retrieval_set_part_maker() -> Callable[[dict], Made]:
+    """Files -> sentences (the part), passages, questions, gold and rejected rows (beside it)."""
+
+    def make(spec: dict) -> Made:
+        found = read_retrieval_set(spec)
+        questions, gold = found.questions, found.gold
+        if spec["questions"] is not None and spec["questions"] < questions.num_rows:
+            from raydist.reader.parts import draw_questions
+
+            draws = draw_questions(questions["question_id"].to_pylist(), spec["seed"], False)
+            questions = questions.take(np.sort(np.argsort(draws, kind="stable")[: spec["questions"]]))
+            gold = gold.filter(pc.is_in(gold["question_id"], value_set=questions["question_id"].combine_chunks()))
+        if not questions.num_rows:
+            raise InputError(f"{', '.join(spec['files'])}: no question has a gold sentence in the corpus")
+        order = [("question_id", "ascending")]
+        return {
+            "part": found.sentences,
+            "beside": {
+                "passages": found.passages,
+                "questions": questions.sort_by(order),
+                "gold": gold.sort_by([*order, ("sentence_id", "ascending")]),
+                "rejected": rejected_table(found.rejected),
+            },
+            "info": {
+                "questions": questions.num_rows,
+                "gold": gold.num_rows,
+                "passages": found.passages.num_rows,
+                "rejected": len(found.rejected),
+                "reasons": _counted([row.reason for row in found.rejected]),
+            },
+        }
+
+    return make
+
+
+def _counted(names: list[str]) -> dict[str, int]:
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+def read_retrieval_set(spec: Mapping[str, Any]) -> RetrievalSet:
+    """A corpus with questions and gold answers, by its format."""
+    from raydist.corpus import passages
+
+    paths = [Path(path) for path in spec["files"]]
+    if spec["format"] == "beir":
+        if not paths[0].is_dir():
+            raise InputError(f"{paths[0]} is no folder; format beir wants one with corpus.jsonl, queries.jsonl and qrels/")
+        return passages.read_beir(paths[0], spec["split"])
+    if spec["format"] == "reqa":
+        return passages.read_reqa(paths[0])
+    if spec["format"] == "pairs":
+        return passages.read_answer_pairs(paths[0])
+    if spec["format"] == "tables":
+        columns = spec["columns"]
+        return passages.read_set(*paths, corpus_columns=columns, question_columns=columns, gold_columns=columns)
+    from raydist.corpus.readers import expand_paths, plan_splits, read_split
+
+    examples, rejected = [], []
+    for split in plan_splits(expand_paths(spec["files"])):
+        read, bad, _ = read_split(split)
+        examples += read
+        rejected += bad
+    boundaries = passages.read_boundaries(Path(spec["boundaries"]), examples) if spec["boundaries"] else None
+    found = passages.sentences_of_examples(examples, boundaries)
+    found.rejected[:0] = rejected
+    return found
+
+
+def sentence_table_part_maker() -> Callable[[dict], Made]:
+    """All sentences and passages of a set -> a memory-mapped table of them. Memory: about 100 bytes a sentence."""
+
+    def make(spec: dict) -> Made:
+        storage = Storage(spec["set"])
+        sentences, passages = (read_parquet(storage, name) for name in (spec["sentences"], spec["passages"]))
+
+        def build(folder: Path) -> None:
+            build_sentence_table(folder, [sentences], [passages] if passages.num_rows else [])
+
+        build_into(spec["stage"], "table", build)
+        return {"part": pa.table({"sentences": [sentences.num_rows], "passages": [passages.num_rows]})}
+
+    return make
+
+
+# --- indexes ---------------------------------------------------------------------------------------------------------
+
+
+def bm25_shard_part_maker(*, rules: dict[str, Any]) -> Callable[[dict], Made]:
+    """Some rows of a sentence table -> a shard of a BM25 index."""
+    from raydist.mining.bm25 import WordRules, build_shard
+
+    words = WordRules(**rules | {"stop_words": frozenset(rules["stop_words"])})
+
+    def make(spec: dict) -> Made:
+        table = open_sentences(spec["sentences"])
+        rows = np.arange(spec["first"], spec["last"])
+        ids, texts = table.ids(rows).to_pylist(), table.texts(rows).to_pylist()
+        build_into(spec["stage"], spec["name"], lambda folder: build_shard(folder, ids, texts, words))
+        return {"part": pa.table({"rows": [len(rows)]})}
+
+    return make
+
+
+def dense_shard_part_maker(
+    *, model: dict, encoder: dict[str, Any], context: bool, threads: int, settings: dict[str, Any]
+) -> Callable[[dict], Made]:
+    """Some rows of a sentence table -> their vectors, a shard of a dense index."""
+    from raydist.retriever.index import DenseSettings, build_shard
+
+    texts_to_vectors = _text_encoder(model, encoder, threads, "answer")
+
+    def make(spec: dict) -> Made:
+        table = open_sentences(spec["sentences"])
+        rows = np.arange(spec["first"], spec["last"])
+        texts = table.texts(rows).to_pylist()
+        contexts = [text or "" for text in table.passage_texts(rows).to_pylist()] if context else None
+        vectors = texts_to_vectors(texts, contexts)
+        ids = table.ids(rows).to_pylist()
+        build_into(spec["stage"], spec["name"], lambda folder: build_shard(folder, ids, vectors, DenseSettings(**settings)))
+        return {"part": pa.table({"rows": [len(rows)]})}
+
+    return make
+
+
+def _text_encoder(model: dict, encoder: dict[str, Any], threads: int, tower: str) -> Callable[..., np.ndarray]:
+    """The encoder in a folder, or the tower of that name where a folder holds two."""
+    import torch
+
+    from raydist.retriever.encode import TextEncoder
+
+    torch.set_num_threads(threads)
+    folder = open_model(model)
+    if (folder / tower / "config.json").is_file():
+        folder = folder / tower
+    return TextEncoder(folder, **encoder).encode
+
+
+def bm25_hits_part_maker(*, k: int, threads: int, formula: dict[str, Any]) -> Callable[[dict], Made]:
+    """A block of questions -> what BM25 finds for each, over all shards."""
+    from raydist.mining.bm25 import Formula, Index
+    from raydist.mining.candidates import hit_table
+
+    @lru_cache(maxsize=2)
+    def opened(uri: str) -> Index:
+        return Index.open(Storage(uri).local_copy(""), formula=Formula(**formula))
+
+    def make(spec: dict) -> Made:
+        questions, index = read_block(spec), opened(spec["index"])
+        hits = index.search(questions["text"].to_pylist(), k, threads=threads)
+        return {"part": hit_table(questions["question_id"].to_pylist(), hits.rows, hits.scores, index.sentence_ids)}
+
+    return make
+
+
+def dense_hits_part_maker(*, model: dict, encoder: dict[str, Any], k: int, threads: int) -> Callable[[dict], Made]:
+    """A block of questions -> what a dense index finds for each, over all shards."""
+    from raydist.mining.candidates import hit_table
+    from raydist.retriever.index import DenseIndex
+
+    texts_to_vectors = _text_encoder(model, encoder, threads, "query")
+
+    @lru_cache(maxsize=2)
+    def opened(uri: str) -> DenseIndex:
+        return DenseIndex.open(Storage(uri).local_copy(""))
+
+    def make(spec: dict) -> Made:
+        questions, index = read_block(spec), opened(spec["index"])
+        hits = index.search(texts_to_vectors(questions["text"].to_pylist()), k)
+        return {"part": hit_table(questions["question_id"].to_pylist(), hits.rows, hits.scores, index.sentence_ids)}
+
+    return make
+
+
+# --- mining ----------------------------------------------------------------------------------------------------------
+
+
+def labelled_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]:
+    """A block of questions and what was found for them -> training pairs of the cross-encoder."""
+    from raydist.mining.negatives import draw_negatives
+
+    def make(spec: dict) -> Made:
+        gold, bm25, dense = (read_block(spec, of) for of in ("gold", "bm25", "dense"))
+        return {"part": draw_negatives(read_block(spec), gold, bm25, dense, open_sentences(spec["sentences"]), **settings)}
+
+    return make
+
+
+def cross_rows_part_maker(*, model: dict, lengths: dict[str, int]) -> Callable[[dict], Made]:
+    """Labelled pairs -> tokens. Of a block the questions for training, or those held out."""
+    from transformers import AutoTokenizer
+
+    from raydist.mining.silver import with_texts
+    from raydist.reader.features import text_hash
+    from raydist.retriever.rows import tokenize_cross_pairs
+
+    tokenizer = AutoTokenizer.from_pretrained(open_model(model))
+
+    def make(spec: dict) -> Made:
+        pairs = read_block(spec, "labelled")
+        pairs = pairs.filter(pc.equal(pairs["is_dev"], spec["dev"]))
+        pairs = with_texts(pairs, read_block(spec), open_sentences(spec["sentences"]))
+        columns = {name: pairs[name].to_pylist() for name in pairs.column_names}
+        table = tokenize_cross_pairs(
+            tokenizer,
+            columns["question"],
+            columns["sentence"],
+            labels=columns["label"],
+            question_keys=[text_hash(id) for id in columns["question_id"]],
+            sentence_keys=[text_hash(id) for id in columns["sentence_id"]],
+            **lengths,
+        )
+        return {"part": table}
+
+    return make
+
+
+def candidates_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]:
+    """A block of questions and what was found for them -> candidates, gold left out."""
+    from raydist.mining.candidates import find_candidates
+
+    def make(spec: dict) -> Made:
+        gold, bm25, dense = (read_block(spec, of) for of in ("gold", "bm25", "dense"))
+        return {"part": find_candidates(read_block(spec), gold, bm25, dense, open_sentences(spec["sentences"]), **settings)}
+
+    return make
+
+
+def scores_part_maker(*, model: dict, digest: str, threads: int, settings: dict[str, Any]) -> Callable[[dict], Made]:
+    """Pairs of a block -> the cross-encoder's logits. Pairs go by number; each text is tokenized once."""
+    import torch
+
+    from raydist.mining.cross_encoder import sigmoid
+    from raydist.mining.scoring import CrossScorer
+
+    torch.set_num_threads(threads)
+    scorer = CrossScorer(open_model(model), **settings)
+
+    def make(spec: dict) -> Made:
+        pairs, questions, table = read_block(spec, "pairs"), read_block(spec), open_sentences(spec["sentences"])
+        asked = questions["question_id"].combine_chunks()
+        question_of = pc.index_in(pairs["question_id"], value_set=asked).to_numpy()
+        rows, sentence_of = np.unique(table.rows_of(pairs["sentence_id"], "the candidate"), return_inverse=True)
+        texts = table.texts(rows).to_pylist()
+        logits = scorer.score(questions["text"].to_pylist(), texts, question_of, sentence_of)
+        scored = pairs.append_column("logit", pa.array(logits, pa.float32()))
+        if spec.get("plain"):  # a ranking wants no more than that
+            return {"part": scored}
+        scored = scored.append_column("p", pa.array(sigmoid(logits), pa.float32()))
+        scored = scored.append_column("cross_encoder", pa.array([digest] * len(logits), pa.string()))
+        return {"part": scored.select(SCORED_SCHEMA.names).cast(SCORED_SCHEMA)}
+
+    return make
+
+
+def top_hits_part_maker(*, depth: int) -> Callable[[dict], Made]:
+    """The best hits of each question, to be ranked anew."""
+
+    def make(spec: dict) -> Made:
+        hits = read_block(spec, "hits")
+        return {"part": hits.filter(pc.less_equal(hits["rank"], depth))}
+
+    return make
+
+
+def silver_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]:
+    """Scored candidates -> every one with its weight, kept or why not. No model is asked."""
+    from raydist.mining.silver import select_silver
+
+    def make(spec: dict) -> Made:
+        return {"part": select_silver(read_block(spec, "scores"), **settings)}
+
+    return make
+
+
+def pair_rows_part_maker(
+    *, model: dict, context: bool, lengths: dict[str, int], weighting: str, negatives: dict[str, Any]
+) -> Callable[[dict], Made]:
+    """Gold and silver pairs of a block of questions -> tokens for the dual encoder.
+
+    `weighting`: "gold" (no silver pair), "none" (silver pairs of weight 1), "silver" (of the weight they have).
+    """
+    from transformers import AutoTokenizer
+
+    from raydist.mining.silver import training_pairs, with_texts
+    from raydist.reader.features import text_hash
+    from raydist.retriever.rows import Negative, tokenize_pairs
+
+    tokenizer = AutoTokenizer.from_pretrained(open_model(model))
+
+    def make(spec: dict) -> Made:
+        table, questions = open_sentences(spec["sentences"]), read_block(spec)
+        gold = read_block(spec, "gold")
+        gold = gold.filter(pc.is_in(gold["question_id"], value_set=questions["question_id"].combine_chunks()))
+        silver = read_block(spec, "silver")
+        pairs = training_pairs(gold, silver, **negatives)
+        if weighting == "gold":
+            pairs = pairs.filter(pairs["is_gold"])
+        positives: dict[str, list[int]] = {}
+        for question, sentence in zip(pairs["question_id"].to_pylist(), pairs["sentence_id"].to_pylist()):
+            positives.setdefault(question, []).append(text_hash(sentence))
+        told = with_texts(pairs, questions, table)
+        rows = table.rows_of(told["sentence_id"], "the sentence")
+        of_question = told["question_id"].to_pylist()
+        made = tokenize_pairs(
+            tokenizer,
+            told["question"].to_pylist(),
+            told["sentence"].to_pylist(),
+            contexts=_contexts(table, rows) if context else None,
+            weights=[1.0] * told.num_rows if weighting != "silver" else told["weight"].to_pylist(),
+            question_keys=[text_hash(id) for id in of_question],
+            sentence_keys=[text_hash(id) for id in told["sentence_id"].to_pylist()],
+            text_keys=table.text_keys[rows].tolist(),
+            positives=[positives[id] for id in of_question],
+            negatives=[_negatives(table, ids, logits, context, Negative) for ids, logits in _mined(told)],
+            logits=told["logit"].to_pylist(),
+            **lengths,
+        )
+        kept = pairs.num_rows - int(pc.sum(pairs["is_gold"]).as_py() or 0)
+        return {"part": made, "info": {"gold": pairs.num_rows - kept, "silver": kept}}
+
+    def _negatives(table: SentenceTable, ids: list[str], logits: list[float], context: bool, kind: Any) -> list:
+        rows = table.rows_of(ids, "the negative")
+        contexts = _contexts(table, rows) if context else [""] * len(rows)
+        texts = table.texts(rows).to_pylist()
+        return [
+            kind(text, text_hash(id), int(table.text_keys[row]), around, logit)
+            for text, id, row, around, logit in zip(texts, ids, rows, contexts, logits)
+        ]
+
+    return make
+
+
+def _contexts(table: SentenceTable, rows: np.ndarray) -> list[str]:
+    return [text or "" for text in table.passage_texts(rows).to_pylist()]
+
+
+def _mined(pairs: pa.Table) -> list[tuple[list[str], list[float]]]:
+    return list(zip(pairs["negatives"].to_pylist(), pairs["negative_logits"].to_pylist()))

@@ -1,0 +1,147 @@
+"""What objectives over pairs of texts are given: tokens, and batches of (question, sentence) pairs.
+
+Shapes: B pairs of this rank, G pairs of the group over all ranks, K mined negatives (of this rank, or of the group), T tokens.
+
+As with the reader's batches (base.py), every rank knows a few numbers about every pair of the step: weights, keys, known
+positives. Masks and counts then agree on all ranks without a word between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Padded input of an encoder."""
+
+    ids_BT: Tensor
+    attention_BT: Tensor  # bool, real tokens
+    types_BT: Tensor | None  # None where the model has no token types
+
+    def __len__(self) -> int:
+        return len(self.ids_BT)
+
+    def take(self, rows: Tensor) -> Tokens:
+        """Some of the rows, padded to the longest of them only."""
+        width = int(self.attention_BT[rows].sum(1).max()) if len(rows) else 1
+        return self._changed(lambda part: part[rows][:, :width])
+
+    def to(self, device: torch.device | str) -> Tokens:
+        return self._changed(lambda part: part.to(device, non_blocking=True))
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+        types_BT = None if self.types_BT is None else change(self.types_BT)
+        return Tokens(change(self.ids_BT), change(self.attention_BT), types_BT)
+
+    def inputs(self) -> dict[str, Tensor]:
+        """As a model of transformers wants them."""
+        given = {"input_ids": self.ids_BT, "attention_mask": self.attention_BT.long()}
+        return given if self.types_BT is None else given | {"token_type_ids": self.types_BT}
+
+
+def join_tokens(parts: Sequence[Tokens]) -> Tokens:
+    """All rows of some inputs, one after the other."""
+    widest = max(part.ids_BT.shape[1] for part in parts)
+
+    def joined(tensors: Sequence[Tensor]) -> Tensor:
+        # what is padded is masked, so any id will do
+        return torch.cat([torch.nn.functional.pad(tensor, (0, widest - tensor.shape[1])) for tensor in tensors])
+
+    types = [part.types_BT for part in parts if part.types_BT is not None]
+    return Tokens(
+        joined([part.ids_BT for part in parts]),
+        joined([part.attention_BT for part in parts]),
+        joined(types) if len(types) == len(parts) else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupBatch:
+    """One rank's rows of one group. A subclass adds the tensors."""
+
+    rows_name: ClassVar[str] = "pairs"  # in messages
+
+    groups: tuple[Any, ...]  # all groups of this step
+    group: int  # which of them this batch belongs to
+    mine: Tensor  # int64 [B], where this rank's rows stand in the group
+    seed: int = 0
+    step: int = 0
+
+    @property
+    def world(self) -> Any:
+        return self.groups[self.group]
+
+    def count(self, of: Callable[[Any], int | float]) -> float:
+        """A count over the whole step: all groups, all ranks."""
+        return float(sum(of(rows) for rows in self.groups))
+
+    def to(self, device: torch.device | str) -> Self:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in given.items() if isinstance(value, Tensor | Tokens)}
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class CrossGroup:
+    """What is known on every rank about all pairs of one group that a cross-encoder is trained on."""
+
+    row: np.ndarray  # int64, the row's number in the training file
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossBatch(GroupBatch):
+    """``[CLS] question [SEP] sentence [SEP]`` and whether the one answers the other."""
+
+    tokens: Tokens
+    label_B: Tensor  # float, from 0 to 1
+
+
+@dataclass(frozen=True)
+class PairGroup:
+    """What is known on every rank about all pairs of one group that a dual encoder is trained on. G pairs, K negatives."""
+
+    row: np.ndarray  # int64 [G], the row's number in the training file
+    question: np.ndarray  # int64 [G], key of the question
+    sentence: np.ndarray  # int64 [G], key of the sentence
+    text_key: np.ndarray  # int64 [G], equal for sentences of the same normalised text
+    weight: np.ndarray  # float64 [G]
+    positives: np.ndarray  # int64, sentence keys: the known positives of all questions, one row after the other
+    positives_of: np.ndarray  # int64, to which of the G rows each belongs
+    negative_sentence: np.ndarray  # int64 [K], keys of the mined negatives, one row after the other
+    negative_text_key: np.ndarray  # int64 [K]
+    negative_of: np.ndarray  # int64 [K], to which of the G rows each belongs
+    has_teacher: np.ndarray  # bool [G], has a negative, and logits for it and for the positive
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairBatch(GroupBatch):
+    """Questions and their answers; with mined negatives and a teacher's logits where there are any."""
+
+    questions: Tokens
+    answers: Tokens
+    negatives: Tokens | None  # [K, T], this rank's; None where it has none
+    negatives_mine: Tensor  # int64 [K], where this rank's negatives stand among the group's
+    negative_row_K: Tensor  # int64 [K], to which of this rank's B rows each belongs; rises
+    teacher_B: Tensor  # float, the teacher's logit of the pair itself; 0 where it is not known
+    teacher_K: Tensor  # float, of each negative
+
+
+class PairVectors(NamedTuple):
+    """A dual encoder's output for a batch; all of length 1."""
+
+    question_BD: Tensor
+    answer_BD: Tensor
+    negative_KD: Tensor  # no rows where there are no negatives

@@ -1,0 +1,167 @@
+"""Sections about mining and retrieval: functions from a run to HTML, or to None where their files are not there.
+
+metrics.json                       retrieval.TESTSET.METHOD.METRIC, 0 to 1, with .low and .high where there are intervals
+mining/yield.json                  as ``mining.silver.yield_curve`` gives it
+mining/examples.parquet            ``records.MINED_EXAMPLE_SCHEMA``
+cross_encoder/metrics.json         as ``mining.cross_encoder.classification_scores`` gives it; other numbers may join
+cross_encoder/reliability.json     {"before": {"expected_calibration_error": e, "bins": [a Bin as a mapping, ...]},
+                                    "after": the same with temperature, where one was fitted, and "temperature": t}
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from raydist.report.markup import Html, el, is_number, join, number, table
+from raydist.report.parts import figures, measure_name, with_interval
+from raydist.report.plots import Curve, line_plot
+from raydist.report.runs import Run
+
+METRICS = ("P@1", "P@5", "P@10", "MRR@100", "recall@100", "nDCG@10")
+METHODS = {
+    "bm25": "BM25",
+    "untrained": "Encoder, untrained",
+    "gold": "Gold pairs",
+    "gold_silver": "Gold and silver pairs",
+    "gold_silver_weighted": "Gold and silver pairs, weighted",
+    "reranked": "Re-ranked by the cross-encoder",
+}
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+PER_CENT = {"accuracy", "precision", "recall", "f1", "average_precision", "majority"}
+NAMES = {"average_precision": "Average precision", "majority": "Accuracy of the majority"}
+
+
+def retrieval(run: Run) -> Html | None:
+    """Methods against metrics, for each test set."""
+    by_set: dict[str, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    for key, value in run.metrics.items():
+        if not key.startswith("retrieval."):
+            continue
+        name, end = next(((key.removesuffix(end), end) for end in (".low", ".high") if key.endswith(end)), (key, ""))
+        named, _, metric = name.removeprefix("retrieval.").rpartition(".")
+        test_set, _, method = named.rpartition(".")  # a test set may have a dot in its name
+        if test_set and metric in METRICS and is_number(value):
+            by_set[test_set][method][metric + end] = 100 * float(value)
+    parts = []
+    for test_set, found in by_set.items():
+        methods = [method for method in METHODS if method in found] + [method for method in found if method not in METHODS]
+        shown = [metric for metric in METRICS if any(metric in found[method] for method in methods)]
+        rows = [
+            [METHODS.get(method, method), *(with_interval(found[method], metric) for metric in shown)] for method in methods
+        ]
+        parts += [el("h3", test_set), table(["", *shown], rows)]
+    if not parts:
+        return None
+    note = (
+        "In per cent. P@N: questions with a right sentence among the first N. MRR@100: mean of 1 / rank of the first right "
+        "one. Small figures: 95 % bootstrap interval over questions."
+    )
+    return join([*parts, el("p", note, class_="note")])
+
+
+def mined_pairs(run: Run) -> Html | None:
+    """How many pairs each threshold keeps, and some of those that were kept and rejected."""
+    parts = [part for part in (yield_plot(run), mined_examples(run)) if part]
+    return join(parts) if parts else None
+
+
+def yield_plot(run: Run) -> Html | None:
+    """Pairs over the threshold, and what the one in force keeps."""
+    points = [point for point in listed(run.mined.get("points")) if is_number(point.get("threshold"))]
+    if not points:
+        return None
+    at = np.array([point["threshold"] for point in points], float)
+    pairs, shares = (np.array([numeric(point.get(name)) for point in points]) for name in ("pairs", "share_of_gold"))
+    threshold, said = run.mined.get("threshold"), None
+    for place in np.flatnonzero((at == threshold) & np.isfinite(pairs) & np.isfinite(shares)):
+        said = (
+            f"The threshold {threshold:g} keeps {number(int(pairs[place]))} of {number(run.mined.get('candidates'))} "
+            f"candidates: {100 * shares[place]:.1f} % of the {number(run.mined.get('gold'))} gold pairs."
+        )
+    plot = line_plot("Pairs kept, per cent of gold pairs", [("share", at, 100 * shares)], x_label="threshold", x_ticks=SHARES)
+    return join([el("p", said) if said else None, figures([plot])])
+
+
+def mined_examples(run: Run) -> Html | None:
+    """Kept and rejected pairs, drawn by a hash of their ids."""
+    if run.mined_examples is None or not run.mined_examples.num_rows:
+        return None
+    rows = run.mined_examples.to_pylist()
+    groups: list[Html] = []
+    for title, is_kept in (("Kept", True), ("Rejected", False)):
+        chosen = sorted((row for row in rows if bool(row["kept"]) == is_kept), key=lambda row: -(row["p"] or 0.0))
+        if chosen:
+            cards = join(map(pair_card, chosen))
+            groups.append(el("details", el("summary", f"{title} ({len(chosen)})"), cards, open=None if groups else ""))
+    return join([el("p", "Some pairs, drawn by a hash of their ids, the likeliest first.", class_="note"), *groups])
+
+
+def pair_card(row: dict[str, Any]) -> Html:
+    """One candidate: question, sentence, gold answers, where it was found and what the cross-encoder thinks of it."""
+    gold = [el("p", el("span", "gold ", class_="what"), el("span", text, dir="auto")) for text in row["gold"] or []]
+    ranks = [f"{name} {row[key]}" for name, key in (("BM25 rank", "bm25_rank"), ("dense rank", "dense_rank")) if row[key]]
+    facts = [
+        f"p {row['p']:.3f}" if row["p"] is not None else None,
+        f"weight {row['weight']:.3f}" if row["kept"] and row["weight"] is not None else row["why_not"],
+        *ranks,
+        "same document" if row["same_doc"] else None,
+        row["question_id"],
+        row["sentence_id"],
+    ]
+    return el(
+        "article",
+        el("h5", row["question"], dir="auto"),
+        el("p", el("span", "mined ", class_="what"), el("b", row["sentence"], dir="auto")),
+        *gold,
+        el("footer", " · ".join(str(fact) for fact in facts if fact)),
+        class_="right" if row["kept"] else "wrong",
+    )
+
+
+def cross_encoder(run: Run) -> Html | None:
+    """How well the cross-encoder tells answers from others, and whether its p can be taken at its word."""
+    rows = [
+        [NAMES.get(name, measure_name(name).capitalize().replace("_", " ")), 100 * value if name in PER_CENT else value]
+        for name, value in run.cross_encoder.items()
+        if is_number(value)
+    ]
+    drawn = reliability(run)
+    if not rows and not drawn:
+        return None
+    note = el("p", "On held-out questions. Shares in per cent.", class_="note")
+    return join([table(["Measure", "Value"], rows) if rows else None, note if rows else None, drawn])
+
+
+def reliability(run: Run) -> Html | None:
+    """Share of answers against p, before and after calibration; on the diagonal p is right."""
+    curves: list[Curve] = []
+    said = []
+    for key, label in (("before", "as trained"), ("after", "with temperature")):
+        found = run.reliability.get(key)
+        if not isinstance(found, dict):
+            continue
+        bins = [each for each in listed(found.get("bins")) if is_number(each.get("num_pairs")) and each["num_pairs"] > 0]
+        p, share = (np.array([numeric(each.get(name)) for each in bins]) for name in ("probability", "positive"))
+        curves.append((label, p, share))
+        if is_number(error := found.get("expected_calibration_error")):
+            said.append(f"{error:.4f} {label}")
+    temperature = run.reliability.get("temperature")
+    fitted = f" The temperature is {temperature:.3f}." if is_number(temperature) else ""
+    curves.append(("p taken at its word", np.array([0.0, 1.0]), np.array([0.0, 1.0])))
+    if len(curves) == 1 or not any(len(curve[1]) for curve in curves[:-1]):
+        return None
+    plot = line_plot("Share of answers among pairs of like p", curves, x_label="p", x_ticks=SHARES)
+    sentence = f"Expected calibration error: {', '.join(said)}.{fitted}" if said else fitted.strip()
+    return join([el("p", sentence) if sentence else None, figures([plot])])
+
+
+def listed(value: Any) -> list[dict[str, Any]]:
+    """The mappings of a list from a file."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def numeric(value: Any) -> float:
+    return float(value) if is_number(value) else float("nan")

@@ -1,0 +1,130 @@
+"""A folder to search in: an index, the texts of its sentences, and what was added later.
+
+    INDEX/          index.json, shard-*/, statistics-*/    as mining/bm25.py and retriever/index.py write them
+    INDEX/texts-00000/                                     a sentence table (corpus/sentences.py); one more for each addition
+
+Shards and tables are never written again, so an addition leaves every file as it is and puts index.json in force last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from raydist.corpus.sentences import SentenceTable, build_sentence_table
+from raydist.errors import InputError
+from raydist.models import model_folder
+from raydist.storage import Storage
+
+
+class Hit(NamedTuple):
+    sentence_id: str
+    score: float
+    text: str
+
+
+def publish(folder: Path, index: Path, table: Path, kind: str) -> None:
+    """Put an index and its texts into one folder, by hard links where the disk allows; an earlier one is replaced."""
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(beside, ignore_errors=True)
+    for source, target in ((index, beside), (table, beside / "texts-00000")):
+        for file in sorted(source.rglob("*")):
+            if file.is_file() and not file.name.startswith("part-") and file.name != "manifest.json":
+                to = target / file.relative_to(source)
+                to.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.link(file, to)
+                except OSError:
+                    shutil.copy2(file, to)
+    shutil.rmtree(folder, ignore_errors=True)
+    beside.rename(folder)
+
+
+def _kind(folder: Path) -> str:
+    path = folder / "index.json"
+    if not path.is_file():
+        raise InputError(f"{folder} holds no index; make one with `raydist index CONFIG`, it is in RUN/index then")
+    return json.loads(path.read_text()).get("kind", "bm25")
+
+
+class Searcher:
+    """An index open for questions."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / "index.json").is_file() and (self.folder / "index" / "index.json").is_file():
+            self.folder = self.folder / "index"  # a run
+        self.kind = _kind(self.folder)
+        self.tables = [SentenceTable(path) for path in sorted(self.folder.glob("texts-?????"))]
+        self._index: Any
+        if self.kind == "dense":
+            from raydist.retriever.index import DenseIndex
+
+            self._index = DenseIndex.open(self.folder)
+            self._encode = _encoder(self._index.encoder, "query", "question")
+        else:
+            from raydist.mining.bm25 import Index
+
+            self._index = Index.open(self.folder)
+
+    def search(self, questions: list[str], k: int = 10) -> list[list[Hit]]:
+        """The k best sentences for each question."""
+        found = self._index.search(self._encode(questions) if self.kind == "dense" else questions, k)
+        lists = []
+        for rows, scores in zip(found.rows, found.scores):
+            ids = self._index.sentence_ids(rows[rows >= 0])
+            lists.append([Hit(id, float(value), self._text(id)) for id, value in zip(ids, scores[rows >= 0])])
+        return lists
+
+    def _text(self, id: str) -> str:
+        for table in self.tables:
+            row = table.find([id])
+            if row[0] >= 0:
+                return table.texts(row)[0].as_py()
+        return ""
+
+
+def _encoder(about: dict[str, Any], tower: str, length: str) -> Any:
+    """What made the vectors, as a function from texts (and paragraphs) to vectors."""
+    from raydist.retriever.encode import TextEncoder
+
+    where = about["where"]
+    folder = Storage(where["storage"]).local_copy(where["folder"]) if "storage" in where else model_folder(where["name"])
+    if (folder / tower / "config.json").is_file():
+        folder = folder / tower
+    return TextEncoder(folder, pooling=about["pooling"], max_length=about["lengths"].get(length)).encode
+
+
+def add_sentences(folder: Path | str, sentences: pa.Table, passages: Iterable[pa.Table] = ()) -> int:
+    """Add sentences (SENTENCE_SCHEMA) to an index as one more shard; nothing is rebuilt, statistics stay exact."""
+    searcher = Searcher(folder)
+    folder = searcher.folder
+    known = [id for table in searcher.tables for id, row in zip(sentences["sentence_id"].to_pylist(), table.find(
+        sentences["sentence_id"])) if row >= 0]  # fmt: skip
+    if known:
+        raise InputError(f"{len(known)} of these sentences are in the index already, {known[0]!r} for one; leave them out")
+    build_sentence_table(folder / f"texts-{len(searcher.tables):05d}", [sentences], passages)
+    table = SentenceTable(folder / f"texts-{len(searcher.tables):05d}")
+    rows = np.arange(len(table))
+    ids, texts = table.ids(rows).to_pylist(), table.texts(rows).to_pylist()
+    if searcher.kind == "bm25":
+        from raydist.mining.bm25 import add_rows
+
+        add_rows(folder, ids, texts)
+        return len(ids)
+    from raydist.retriever.index import build_shard, publish_index
+
+    facts = json.loads((folder / "index.json").read_text())
+    contexts = [text or "" for text in table.passage_texts(rows).to_pylist()] if facts["encoder"]["context"] else None
+    vectors = _encoder(facts["encoder"], "answer", "answer")(texts, contexts)
+    name = f"shard-{len(facts['shards']):05d}"
+    build_shard(folder / name, ids, vectors, searcher._index.settings)
+    publish_index(folder, [*facts["shards"], name], facts["encoder"])
+    return len(ids)

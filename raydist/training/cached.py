@@ -1,0 +1,36 @@
+"""Cached two-pass gradients: the whole global batch as columns, the activations of one chunk at a time in memory.
+
+Pass one embeds chunk after chunk and keeps nothing but the vectors. The loss over all of them gives every vector's gradient.
+Pass two takes the chunks once more, from the same random state (the same dropout), and carries each chunk's gradient on to the
+parameters. That is activation checkpointing with the chunk as its unit, so torch's own does it: the second pass of a chunk
+runs when the backward pass reaches it, and autograd hands a parameter its gradient once, after the last chunk, which is when
+DDP sends it.
+
+Gradients are those of one pass; only the order of summation differs. Cost: one forward pass more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from raydist.objectives.pairs import Tokens
+
+
+def embed_in_chunks(embed: Callable[[Tokens], Tensor], tokens: Tokens, *, chunk_rows: int | None, cached: bool) -> Tensor:
+    """The vectors of all rows, in their order. Rows of like length share a chunk, padded to its longest; None: one chunk."""
+    order = tokens.attention_BT.sum(1).argsort(descending=True, stable=True)
+    vectors = []
+    for rows in order.split(chunk_rows or max(1, len(order))):
+        chunk = tokens.take(rows)
+        if cached:
+            # plain tensors: that is where checkpoint looks for the devices whose random state it keeps
+            run = lambda ids, attention, types: embed(Tokens(ids, attention, types))  # noqa: E731
+            parts = (chunk.ids_BT, chunk.attention_BT, chunk.types_BT)
+            vectors.append(checkpoint(run, *parts, use_reentrant=False, preserve_rng_state=True))
+        else:
+            vectors.append(embed(chunk))
+    return torch.cat(vectors)[order.argsort()]

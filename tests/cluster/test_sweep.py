@@ -1,0 +1,219 @@
+"""Sweeps on Ray: trials are runs like any other, shared stages are made once, nothing finished is done again."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from raydist.cluster import pipeline
+from raydist.cluster.sweep import Sweep, run_sweep, sweep_cluster, trials_at_once
+from raydist.config import load_config
+from raydist.errors import InputError
+from raydist.training.search import Ledger
+
+
+def sweep_config(storage: str, *overrides: str):
+    return load_config("debug_sweep", [f"storage={storage}", "sweep.at_once=1", *overrides]).config
+
+
+def finished(folder: Path) -> dict[str, float]:
+    """Trials in the ledger, and when each was written."""
+    return {path.stem: path.stat().st_mtime_ns for path in (folder / "finished").glob("*.json")}
+
+
+def scores(folder: Path) -> dict[str, float]:
+    found = json.loads((folder / "sweep.json").read_text())
+    return {trial["id"]: trial["value"] for row in found["settings"] for trial in row["trials"]}
+
+
+@pytest.fixture(scope="module")
+def swept(cluster, storage) -> Path:
+    """Two settings with two seeds."""
+    run_sweep(sweep_config(storage, "name=swept"), cluster)
+    return Path(storage, "swept")
+
+
+def test_a_sweep_ranks_its_settings_and_keeps_the_best_model_alone(swept):
+    found = json.loads((swept / "sweep.json").read_text())
+    assert [trial["status"] for row in found["settings"] for trial in row["trials"]] == ["done"] * 4
+    means = [row["mean"] for row in found["settings"]]
+    assert means == sorted(means, reverse=True)
+    for row in found["settings"]:
+        values = [trial["value"] for trial in row["trials"]]
+        assert row["mean"] == pytest.approx(sum(values) / 2)
+        assert row["deviation"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    best = load_config(str(swept / "best.yaml")).config
+    assert {"optim.lr": best.optim.lr} == found["best"]["choice"]
+    assert (best.name, best.sweep) == ("swept-best", None)
+
+    models = sorted(path.parent.parent.name for path in swept.glob("trials/*/model/config.json"))
+    assert models == [max(found["best"]["trials"], key=lambda trial: trial["value"])["id"]]
+    assert [path.parent.name for path in swept.glob("trials/*/checkpoints")] == models
+    assert len(list(swept.glob("trials/*/metrics.json"))) == 4  # numbers stay
+    assert not (swept / "tune").exists()
+    report = (swept / "report.html").read_text()
+    assert "dev F1 against optim.lr" in report
+    assert "dev F1 during training" in report
+
+
+def test_what_trials_share_is_made_once_and_by_no_trial(swept):
+    shared = []
+    for file in swept.glob("trials/*/stages.json"):
+        stages = json.loads(file.read_text())
+        made = {title: stage for title, stage in stages.items() if title.startswith(("examples", "windows", "sample"))}
+        assert {"windows of train", "windows of dev", "examples of train"} <= made.keys()
+        assert all(stage["reused"] for stage in made.values())
+        shared.append(made["windows of train"]["folder"])
+    assert len(shared) == 4
+    assert len(set(shared)) == 2  # a seed chooses its own questions; a learning rate does not
+
+
+def test_a_trial_equals_the_same_run_done_alone(swept, make_run):
+    found = json.loads((swept / "sweep.json").read_text())
+    (kept,) = [path.parent.parent for path in swept.glob("trials/*/model/config.json")]
+    seed = next(trial["seed"] for trial in found["best"]["trials"] if trial["id"] == kept.name)
+    run = make_run(
+        "name=alone", f"optim.lr={found['best']['choice']['optim.lr']}", f"seed={seed}", "sweep=null", config="debug_sweep"
+    )
+    pipeline.prepare(run, run.config.sets())
+    pipeline.train(run)
+    pipeline.evaluate(run)
+    ours, theirs = (load_file(folder / "model/model.safetensors") for folder in (Path(run.folder.path()), kept))
+    assert ours.keys() == theirs.keys()
+    assert all(value.equal(theirs[name]) for name, value in ours.items())
+    numbers = [json.loads((folder / "metrics.json").read_text()) for folder in (Path(run.folder.path()), kept)]
+    ours, theirs = ({key: value for key, value in found.items() if key.startswith("dev.")} for found in numbers)
+    assert ours["dev.questions"] == 20
+    assert ours == theirs
+
+
+def test_a_finished_sweep_is_left_alone_a_larger_one_adds_to_it_and_another_is_refused(swept, cluster, storage, capsys):
+    before = finished(swept)
+    run_sweep(sweep_config(storage, "name=swept"), cluster)
+    assert "4 trials, 4 finished before" in capsys.readouterr().out
+    assert finished(swept) == before
+
+    larger = Sweep(sweep_config(storage, "name=swept", "sweep.space.optim.lr=[1e-3,2e-3,3e-3]"), cluster)
+    larger.begin(fresh=False)
+    assert larger.plan_pending()
+    assert [(trial.choice, trial.seed) for trial in larger.queue] == [({"optim.lr": 2e-3}, 0), ({"optim.lr": 2e-3}, 1)]
+
+    with pytest.raises(InputError, match="was begun with other settings") as error:
+        run_sweep(sweep_config(storage, "name=swept", "train.max_steps=13"), cluster)
+    assert "train.max_steps: was 12, now 13" in str(error.value)
+    assert "--fresh" in str(error.value)
+    assert finished(swept) == before
+
+
+def test_clean_leaves_the_stages_of_trials_alone(swept, storage):
+    from raydist.storage import Storage
+
+    used = {stage["folder"] for file in swept.glob("trials/*/stages.json") for stage in json.loads(file.read_text()).values()}
+    assert len(used) >= 6
+    assert not used & set(pipeline.unused_stages(Storage(storage)))
+
+
+def test_a_killed_sweep_goes_on_and_does_no_trial_twice(swept, storage):
+    folder = Path(storage, "killed")
+    arguments = ["sweep", "debug_sweep", f"storage={storage}", "sweep.at_once=1", "name=killed"]
+    command = [sys.executable, "-m", "raydist.cli", *arguments]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 600
+    while not (half := begun(folder)):
+        assert driver.poll() is None, driver.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    driver.kill()
+    driver.wait()
+    before = finished(folder)
+    assert 1 <= len(before) < 4
+    trained = json.loads((folder / "trials" / half / "training.json").read_text())["done"]  # or was only its evaluation left?
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"4 trials, {len(before)} finished before" in done.stdout
+    assert "Traceback" not in done.stderr
+    after = finished(folder)
+    assert len(after) == 4
+    assert before.items() <= after.items()  # not written again
+    progress = json.loads((folder / "trials" / half / "progress.json").read_text())
+    assert trained or progress["first"] > 0  # from a checkpoint
+    assert scores(folder) == scores(Path(storage, "swept"))
+
+
+def begun(folder: Path) -> str | None:
+    """A trial that is past its second checkpoint and not finished, once another is finished."""
+    known = finished(folder)
+    for trial in (folder / "trials").glob("*"):
+        if known and trial.name not in known and (trial / "progress.json").exists():
+            try:
+                if json.loads((trial / "progress.json").read_text())["step"] >= 8:
+                    return trial.name
+            except ValueError:  # being written
+                continue
+    return None
+
+
+def test_optuna_carries_on_with_what_it_asked_and_what_it_learned(cluster, storage):
+    """The driver's side alone: trials are answered by hand."""
+    overrides = ("name=asked", "sweep.search=optuna", "sweep.trials=4", "sweep.space.optim.lr={loguniform: [1e-5, 1e-2]}")
+    config = sweep_config(storage, *overrides)
+
+    def answer(sweep: Sweep, trial) -> None:
+        score = 50 + 1000 * trial.choice["optim.lr"]
+        entry = {"id": trial.id, "choice": dict(trial.choice), "seed": trial.seed}
+        sweep.ledger.add(entry | {"status": "done", "metrics": {"dev.f1": score}})
+        sweep.finished(trial, None, False)
+
+    first = Sweep(config, cluster)
+    first.begin(fresh=True)
+    assert first.plan_pending()
+    trials = [first.next() for _ in range(3)]  # both seeds of one setting, one of another
+    assert [trial.seed for trial in trials] == [0, 1, 0]
+    for trial in trials:
+        answer(first, trial)
+    assert [trial.value for trial in first.study.study.trials] == [50 + 1000 * trials[0].choice["optim.lr"], None]
+
+    second = Sweep(config, cluster)  # the first one was killed
+    second.begin(fresh=False)
+    assert second.plan_pending()
+    assert [trial.value for trial in second.study.study.trials] == [50 + 1000 * trials[0].choice["optim.lr"]]
+    left = []
+    while trial := second.next():
+        answer(second, trial)
+        left.append(trial)
+    assert left[0].choice == trials[2].choice  # the open seed first
+    assert left[0].seed == 1
+    assert len(left) == 5  # of 4 settings x 2 seeds, three were done
+    found = second.write_results()
+    assert len(found["settings"]) == 4
+    assert found["best"]["choice"]["optim.lr"] == max(row["choice"]["optim.lr"] for row in found["settings"])
+
+
+def test_a_diverged_trial_is_recorded_and_the_others_go_on(cluster, storage):
+    """The loss of the first one is not a number; a sweep of one good and one bad setting has a best one."""
+    overrides = ("name=diverged_sweep", "sweep.space.optim.lr=[1e30,1e-3]", "sweep.seeds=[0]", "optim.warmup_steps=0")
+    found = run_sweep(sweep_config(storage, *overrides, "optim.clip_norm=1e9"), cluster)
+    assert [trial["status"] for row in found["settings"] for trial in row["trials"]] == ["done", "failed"]
+    assert found["best"]["choice"] == {"optim.lr": 1e-3}
+    entries = Ledger(Sweep(sweep_config(storage, *overrides), cluster).folder).entries()
+    assert any("before the update" in entry.get("message", "") for entry in entries.values())
+
+
+@pytest.mark.parametrize(
+    ("workers", "resources", "number"),
+    [(1, {"CPU": 8.0}, 8), (2, {"CPU": 9.0}, 4), ("[1,4]", {"CPU": 8.0}, 2), (3, {"CPU": 2.0}, 1)],
+)
+def test_no_more_trials_run_at_once_than_have_all_their_workers(workers, resources, number):
+    config = load_config("debug_sweep", [f"cluster.workers={workers}"]).config
+    assert trials_at_once(config, resources, local=False) == number
+
+
+def test_gpus_bound_the_trials_too_and_a_local_cluster_has_cpus_for_all():
+    config = load_config("debug_sweep", ["cluster.workers=2", "cluster.gpus_per_worker=1"]).config
+    assert trials_at_once(config, {"CPU": 64.0, "GPU": 4.0}, local=False) == 2
+    config = load_config("debug_sweep", ["cluster.workers=2", "sweep.at_once=5"]).config
+    assert sweep_cluster(config).local_cpus >= 10

@@ -1,0 +1,101 @@
+"""Scoring pairs by index: the scores of the plain model on what the tokenizer makes of each pair."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from raydist.errors import InputError
+from raydist.mining.scoring import CrossScorer
+from raydist.models import model_folder
+
+QUESTIONS = ["Who wrote the report?", "where does the river rise", "why " * 30, ""]
+SENTENCES = ["The report was written by Ada.", "The river rises in the hills, far from Zürich.", "long sentence " * 40, "Yes."]
+
+
+def save_cross_encoder(folder, name="builtin:tiny", num_labels=1):
+    """An encoder with a new head whose scores differ from pair to pair."""
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(model_folder(name), num_labels=num_labels)
+    torch.nn.init.normal_(model.classifier.weight, std=1.0)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model_folder(name)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
+
+
+@torch.inference_mode()
+def plain_logits(folder, pairs, max_length):
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts = [([question], [sentence]) for question, sentence in pairs]  # as lists: an empty text stays one of a pair
+    rows = [tokenizer(*pair, truncation="only_second", max_length=max_length, return_tensors="pt") for pair in texts]
+    return torch.cat([model(**row).logits for row in rows]).numpy()
+
+
+def all_pairs():
+    return np.divmod(np.random.default_rng(0).permutation(16), 4)
+
+
+def test_scores_are_those_of_the_plain_model_in_the_order_of_the_pairs(folder):
+    question_of, sentence_of = all_pairs()
+    logits = CrossScorer(folder, max_question_length=30, max_length=64).score(QUESTIONS, SENTENCES, question_of, sentence_of)
+    assert logits.dtype == np.float32
+    assert logits.shape == (16,)
+    wanted = plain_logits(folder, [(QUESTIONS[q], SENTENCES[s]) for q, s in zip(question_of, sentence_of)], 64)[:, 0]
+    assert wanted.std() > 0.005  # far above the tolerance
+    np.testing.assert_allclose(logits, wanted, atol=1e-5)
+
+
+def test_minilm_scores_agree_too(tmp_path):
+    folder = save_cross_encoder(tmp_path, "builtin:minilm")
+    question_of, sentence_of = [0, 1, 2], [0, 1, 2]
+    logits = CrossScorer(folder).score(QUESTIONS, SENTENCES, question_of, sentence_of)
+    wanted = plain_logits(folder, [(QUESTIONS[i], SENTENCES[i]) for i in range(3)], 480)[:, 0]
+    np.testing.assert_allclose(logits, wanted, atol=1e-5)
+
+
+def test_a_long_question_is_cut_first_and_the_sentence_gets_the_rest(folder):
+    scorer = CrossScorer(folder, max_question_length=5, max_length=12)
+    kept = "why " * 5
+    np.testing.assert_allclose(
+        scorer.score(["why " * 30], ["yes " * 30], [0], [0]), scorer.score([kept], ["yes " * 4], [0], [0]), atol=1e-6
+    )
+
+
+def test_two_logits_become_their_difference(tmp_path):
+    folder = save_cross_encoder(tmp_path, num_labels=2)
+    logit = CrossScorer(folder).score(QUESTIONS[:1], SENTENCES[:1], [0], [0])
+    no, yes = plain_logits(folder, [(QUESTIONS[0], SENTENCES[0])], 480)[0]
+    np.testing.assert_allclose(logit, [yes - no], atol=1e-5)
+
+
+def test_scores_that_are_not_finite_name_their_pairs(folder):
+    scorer = CrossScorer(folder)
+    word = scorer.tokenizer("hills", add_special_tokens=False)["input_ids"][0]
+    with torch.no_grad():
+        scorer.encoder.base.embeddings.word_embeddings.weight[word] = torch.nan
+    with pytest.raises(InputError, match=r"1 of 2 pairs a score that is not finite: \('where does .*', 'The river rises"):
+        scorer.score(QUESTIONS, SENTENCES, [0, 1], [0, 1])
+
+
+def test_no_pairs_give_no_scores(folder):
+    assert CrossScorer(folder).score(QUESTIONS, SENTENCES, [], []).shape == (0,)
+    assert CrossScorer(folder).score([], [], [], []).shape == (0,)
+
+
+def test_settings_that_cannot_work_are_refused(folder, tmp_path):
+    with pytest.raises(InputError, match="no room for a sentence in max_length 99"):
+        CrossScorer(folder, max_question_length=96, max_length=99)
+    with pytest.raises(InputError, match="max_length 513 is more than the 512 positions"):
+        CrossScorer(folder, max_length=513)
+    with pytest.raises(InputError, match="gives 3 logits"):
+        CrossScorer(save_cross_encoder(tmp_path, num_labels=3))
+    with pytest.raises(InputError, match="no weights for classifier"):
+        CrossScorer("builtin:tiny")
+    with pytest.raises(InputError, match="2 questions for 1 sentences"):
+        CrossScorer(folder).score(QUESTIONS, SENTENCES, [0, 1], [0])

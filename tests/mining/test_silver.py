@@ -1,0 +1,231 @@
+import json
+import math
+from hashlib import blake2b
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raydist.errors import InputError
+from raydist.mining.candidates import find_candidates
+from raydist.mining.cross_encoder import sigmoid
+from raydist.mining.silver import (
+    BELOW,
+    choose_examples,
+    example_table,
+    select_silver,
+    training_pairs,
+    with_texts,
+    yield_curve,
+)
+from raydist.records import CANDIDATE_SCHEMA, MINED_EXAMPLE_SCHEMA, SCORED_SCHEMA, SILVER_SCHEMA, TRAINING_PAIR_SCHEMA
+from raydist.storage import encode_table
+
+
+class Scorer:
+    """Stands for a trained cross-encoder: a number by a hash of the pair. Counts what it was asked."""
+
+    def __init__(self):
+        self.pairs = 0
+
+    def __call__(self, candidates: pa.Table) -> pa.Table:
+        self.pairs += len(candidates)
+        keys = [blake2b(f"{row['question_id']} {row['sentence_id']}".encode()).digest() for row in candidates.to_pylist()]
+        logits = np.array([int.from_bytes(key[:4], "little") / 2**32 * 12 - 8 for key in keys]).astype(np.float32)
+        p = sigmoid(logits).astype(np.float32)
+        return pa.table([*candidates.columns, logits, p, ["model-1"] * len(p)], schema=SCORED_SCHEMA)
+
+
+def scored(*rows) -> pa.Table:
+    """(question, sentence, p, bm25 rank, dense rank) as a scored table."""
+    return pa.Table.from_pylist(
+        [
+            {"question_id": q, "sentence_id": s, "p": p, "logit": math.log(p / (1 - p)), "bm25_rank": bm25, "dense_rank": dense,
+             "bm25_score": bm25 and 1.0, "dense_score": dense and 0.5, "same_doc": not (bm25 or dense), "cross_encoder": "m"}
+            for q, s, p, bm25, dense in rows
+        ],
+        SCORED_SCHEMA,
+    )  # fmt: skip
+
+
+ROWS = scored(("q2", "s1", 0.9, 1, None), ("q1", "s3", 0.3, None, 2), ("q1", "s2", 0.5, 1, 1), ("q1", "s4", 0.04, None, None))
+
+
+def column(table, name):
+    return table[name].to_pylist()
+
+
+def test_weights_by_hand():
+    silver = select_silver(ROWS)
+    assert silver.schema == SILVER_SCHEMA
+    assert column(silver, "sentence_id") == ["s2", "s3", "s4", "s1"]  # by question, then sentence
+    assert column(silver, "kept") == [True, False, False, True]  # 0.5 is not below 0.5
+    assert column(silver, "weight") == pytest.approx([0.25, 0, 0, 0.81], rel=1e-6)
+    assert column(silver, "why_not") == [None, BELOW, BELOW, None]
+    assert column(silver, "sources") == [["bm25", "dense"], ["dense"], ["same_doc"], ["bm25"]]
+    assert column(select_silver(ROWS, power=1), "weight") == pytest.approx([0.5, 0, 0, 0.9], rel=1e-6)
+    assert column(select_silver(ROWS, power=0), "weight") == [1, 0, 0, 1]
+    assert column(select_silver(ROWS, weighting="none"), "weight") == [1, 0, 0, 1]
+    low = {"threshold": 0.2}
+    assert column(select_silver(ROWS, weighting="none", **low), "weight") == [1, 1, 0, 1]
+    assert column(select_silver(ROWS, weighting="binary", **low), "weight") == [1, 0, 0, 1]
+
+
+def test_a_temperature_moves_p_and_keeps_the_order():
+    # logit ln 9 for p = 0.9; halved it is ln 3: p = 3/4. ln(3/7) / 2: p = 1 / (1 + sqrt(7/3)) = 0.3956
+    silver = select_silver(ROWS, temperature=2.0)
+    assert column(silver, "p") == pytest.approx([0.5, 0.395644, 1 / (1 + math.sqrt(24)), 0.75], rel=1e-5)
+    assert column(silver, "weight")[3] == pytest.approx(0.5625, rel=1e-5)
+    assert column(silver, "logit") == column(select_silver(ROWS), "logit")
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.31, 0.5, 0.9, 1.0])
+def test_a_threshold_changed_after_scoring_keeps_what_a_fresh_run_keeps_and_asks_no_model(world, threshold):
+    candidates, first, fresh = find_candidates(**world.given()), Scorer(), Scorer()
+    before = select_silver(first(candidates), threshold=0.7)
+    again = select_silver(before, threshold=threshold)  # from the selection itself: everything is still in it
+    assert first.pairs == len(candidates)
+    anew = select_silver(fresh(find_candidates(**world.given())), threshold=threshold)
+    assert again.equals(anew)
+    p = np.array(column(fresh(candidates), "p"))
+    assert sum(column(again, "kept")) == (p >= threshold).sum()
+    assert len(again) == len(candidates)
+
+
+def test_blocks_and_row_order_change_nothing(world, shuffled):
+    scores = Scorer()(find_candidates(**world.given()))
+    whole = select_silver(scores)
+    parts = [select_silver(shuffled(scores, 1).take(np.arange(at, len(scores), 5))) for at in range(5)]
+    mixed = pa.concat_tables(parts)
+    assert select_silver(mixed).equals(whole)
+    curve = yield_curve([scores], 100)
+    assert yield_curve(parts, 100) == curve
+    chosen = choose_examples(whole, seed=4)
+    of_each = pa.concat_tables([choose_examples(part, seed=4) for part in parts])
+    assert choose_examples(of_each, seed=4).equals(chosen)
+
+
+def test_scores_that_are_no_numbers_are_named():
+    for name, value in [("p", math.nan), ("p", None), ("p", 1.5), ("logit", math.nan), ("logit", math.inf)]:
+        rows = ROWS.to_pylist()
+        rows[2] |= {name: value}
+        bad = pa.Table.from_pylist(rows, SCORED_SCHEMA)
+        for use in (select_silver, lambda table: yield_curve([table], 1)):
+            with pytest.raises(InputError, match=r"1 of 4 scores are no probabilities, .* 'q1' and sentence 's2'"):
+                use(bad)
+    mixed = ROWS.set_column(SCORED_SCHEMA.get_field_index("cross_encoder"), "cross_encoder", pa.array(["m", "n", "m", "m"]))
+    with pytest.raises(InputError, match="2 cross-encoders are mixed"):
+        select_silver(mixed)
+
+
+def test_impossible_settings_are_named():
+    for options in ({"threshold": 1.1}, {"power": -1}, {"weighting": "square"}, {"temperature": 0}):
+        with pytest.raises(InputError, match=r"wanted|unknown weighting 'square'; take one of power, none, binary"):
+            select_silver(ROWS, **options)
+
+
+def test_nothing_scored_nothing_selected():
+    assert select_silver(SCORED_SCHEMA.empty_table()).equals(SILVER_SCHEMA.empty_table())
+    assert yield_curve([], 0)["points"][0] == {"threshold": 0.0, "pairs": 0, "share_of_gold": 0.0}
+
+
+def test_a_yield_curve_counts_what_each_threshold_would_keep():
+    curve = yield_curve([ROWS], num_gold=8, threshold=0.45)
+    assert (curve["gold"], curve["candidates"], curve["threshold"]) == (8, 4, 0.45)
+    points = {point["threshold"]: point for point in curve["points"]}
+    assert [points[at]["pairs"] for at in (0.0, 0.04, 0.2, 0.45, 0.5, 0.52, 1.0)] == [4, 3, 3, 2, 2, 1, 0]  # 0.04 in float32
+    assert points[0.5]["share_of_gold"] == 0.25
+    for at, point in points.items():
+        assert point["pairs"] == sum(column(select_silver(ROWS, threshold=at), "kept"))
+    warm = {point["threshold"]: point["pairs"] for point in yield_curve([ROWS], 8, temperature=2.0)["points"]}
+    for at, pairs in warm.items():
+        assert pairs == sum(column(select_silver(ROWS, threshold=at, temperature=2.0), "kept"))
+    assert json.loads(json.dumps(curve)) == curve
+
+
+def gold(*pairs) -> pa.Table:
+    return pa.table({"question_id": [q for q, _ in pairs], "sentence_id": [s for _, s in pairs], "relevance": [1] * len(pairs)})
+
+
+def test_training_pairs_are_gold_of_weight_1_and_kept_silver():
+    pairs = training_pairs(gold(("q3", "s9"), ("q1", "s7")), select_silver(ROWS))
+    assert pairs.schema == TRAINING_PAIR_SCHEMA
+    rows = [(row["question_id"], row["sentence_id"], row["weight"], row["is_gold"]) for row in pairs.to_pylist()]
+    silver = pytest.approx(0.81, rel=1e-6)
+    assert rows == [("q1", "s2", 0.25, False), ("q1", "s7", 1, True), ("q2", "s1", silver, False), ("q3", "s9", 1, True)]
+    assert column(pairs, "negatives") == [[]] * 4
+    assert column(pairs, "logit") == [0, None, pytest.approx(math.log(9), rel=1e-6), None]
+    only = training_pairs(gold(("q1", "s7")), SILVER_SCHEMA.empty_table())
+    assert column(only, "is_gold") == [True]
+
+
+def test_a_pair_that_is_gold_and_silver_is_gold_once():
+    pairs = training_pairs(gold(("q1", "s2")), select_silver(ROWS)).to_pylist()
+    assert [(row["sentence_id"], row["weight"]) for row in pairs if row["question_id"] == "q1"] == [("s2", 1)]
+
+
+def test_hard_negatives_are_rejected_candidates_of_low_p_with_their_logits():
+    table = scored(
+        ("q1", "a", 0.8, 1, 1), ("q1", "b", 0.05, 9, 2), ("q1", "c", 0.02, 3, None), ("q1", "d", 0.3, 2, 2),
+        ("q1", "e", 0.09, None, None), ("q1", "f", 0.08, None, 2), ("q2", "b", 0.2, 1, 1),
+    )  # fmt: skip
+    scores = pa.table({"question_id": ["q1"], "sentence_id": ["g"], "logit": [2.5]})
+    silver = select_silver(table)
+    pairs = training_pairs(gold(("q1", "g"), ("q2", "g")), silver, hard_negatives=3, gold_scored=scores).to_pylist()
+    # a is kept, d is too likely; best ranks: b 2, f 2, c 3, e none
+    assert [row["negatives"] for row in pairs] == [["b", "f", "c"], ["b", "f", "c"], []]
+    assert pairs[0]["negative_logits"] == pytest.approx([math.log(p / (1 - p)) for p in (0.05, 0.08, 0.02)], rel=1e-5)
+    assert [row["logit"] for row in pairs] == [pytest.approx(math.log(4), rel=1e-5), 2.5, None]
+    every = training_pairs(gold(("q1", "g")), silver, hard_negatives=9, negative_p=0.5).to_pylist()
+    assert every[0]["negatives"] == ["b", "d", "f", "c", "e"]
+
+
+def test_low_thresholds_leave_no_hard_negatives_that_are_positives():
+    pairs = training_pairs(gold(("q1", "s7")), select_silver(ROWS, threshold=0.01), hard_negatives=5, negative_p=0.9)
+    assert column(pairs, "negatives") == [[]] * 5
+
+
+def test_the_selection_opens_with_datasets(world, tmp_path):
+    from datasets import load_dataset
+
+    silver = select_silver(Scorer()(find_candidates(**world.given())))
+    (tmp_path / "silver.parquet").write_bytes(encode_table(silver, "parquet", {}))
+    rows = load_dataset("parquet", data_files=str(tmp_path / "silver.parquet"), split="train", cache_dir=str(tmp_path / "c"))
+    assert rows.column_names == SILVER_SCHEMA.names
+    assert list(rows) == silver.to_pylist()
+
+
+def test_examples_are_drawn_by_seed_and_have_their_texts(world, shuffled):
+    silver = select_silver(Scorer()(find_candidates(**world.given())))
+    chosen = choose_examples(silver, seed=0)
+    assert column(chosen, "kept") == [True] * 20 + [False] * 20
+    assert choose_examples(shuffled(silver, 3), seed=0).equals(chosen)
+    assert not choose_examples(silver, seed=1).equals(chosen)
+    told = example_table(chosen, world.questions, world.gold, world.sentences)
+    assert told.schema == MINED_EXAMPLE_SCHEMA
+    question = dict(zip(column(world.questions, "question_id"), column(world.questions, "text")))
+    sentence = dict(zip(column(world.table, "sentence_id"), column(world.table, "text")))
+    for row in told.to_pylist():
+        assert row["question"] == question[row["question_id"]]
+        assert row["sentence"] == sentence[row["sentence_id"]]
+        mine = {g["sentence_id"] for g in world.gold.to_pylist() if g["question_id"] == row["question_id"]}
+        assert set(row["gold"]) == {sentence[id] for id in mine}
+    with pytest.raises(InputError, match="is not among the questions"):
+        with_texts(chosen, world.questions.slice(0, 1), world.sentences)
+
+
+def test_few_pairs_are_all_shown():
+    chosen = choose_examples(select_silver(ROWS), seed=0)
+    assert column(chosen, "kept") == [True, True, False, False]
+    assert choose_examples(SILVER_SCHEMA.empty_table(), seed=0).equals(SILVER_SCHEMA.empty_table())
+
+
+def test_a_scored_row_is_a_candidate_and_a_silver_row_is_scored():
+    assert SCORED_SCHEMA.names[: len(CANDIDATE_SCHEMA)] == CANDIDATE_SCHEMA.names
+    assert SILVER_SCHEMA.names[: len(SCORED_SCHEMA)] == SCORED_SCHEMA.names
+
+
+@pytest.mark.realdata
+def test_real_candidates_make_the_same_selection_in_any_order(reqa, shuffled):
+    scores = Scorer()(find_candidates(**reqa.given()))
+    assert select_silver(shuffled(scores, 2)).equals(select_silver(scores))

@@ -1,0 +1,197 @@
+"""Packed inference equals the plain model, whatever the batches; other encoders take the padded way to the same results."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+    XLMRobertaConfig,
+    XLMRobertaForSequenceClassification,
+)
+
+from raydist.errors import InputError
+from raydist.models import model_folder
+from raydist.packed import PackedEncoder, PairFormat, cut_by_tokens, load_for_inference, tokenize
+
+SHAPE = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+
+
+def bert(**changes):
+    return BertForSequenceClassification(BertConfig(**SHAPE, max_position_embeddings=40, num_labels=2, **changes))
+
+
+def xlm_roberta():
+    return XLMRobertaForSequenceClassification(
+        XLMRobertaConfig(**SHAPE, max_position_embeddings=42, type_vocab_size=1, pad_token_id=1, num_labels=2)
+    )
+
+
+def distilbert():
+    shape = {"vocab_size": 50, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 40}
+    return DistilBertForSequenceClassification(DistilBertConfig(**shape, num_labels=2))
+
+
+MODELS = {
+    "bert": bert,
+    "bert with relu": lambda: bert(hidden_act="relu"),
+    "bert with tanh gelu": lambda: bert(hidden_act="gelu_new"),
+    "xlm-roberta": xlm_roberta,
+    "distilbert": distilbert,
+}
+
+
+def make(name):
+    """A model with weights large enough that scores differ from row to row."""
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    for weight in model.parameters():
+        if weight.ndim == 2:
+            torch.nn.init.normal_(weight, std=0.3)
+    return model
+
+
+def rows_of(model, num_rows=30, seed=0):
+    """Rows of 1 to 40 tokens, many of equal length, with types where the model has them; ids include the padding id."""
+    rng = np.random.default_rng(seed)
+    types = getattr(model.config, "type_vocab_size", 1)
+    rows = []
+    for length in rng.choice([1, 2, 7, 8, 8, 8, 21, 40], num_rows).tolist():
+        rows.append((rng.integers(50, size=length).tolist(), sorted(rng.integers(types, size=length).tolist())))
+    return rows
+
+
+@torch.inference_mode()
+def plain(model, row):
+    """One row through transformers, with no padding at all: logits and hidden states."""
+    ids, types = row
+    inputs = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
+    if model.config.model_type != "distilbert":
+        inputs["token_type_ids"] = torch.tensor([types])
+    return model(**inputs).logits[0].numpy(), model.base_model(**inputs).last_hidden_state[0].numpy()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_equal_the_plain_model(name):
+    model = make(name)
+    rows = rows_of(model)
+    encoder = PackedEncoder(model)
+    assert encoder.is_packed == (name != "distilbert")
+    wanted = np.array([plain(model, row)[0] for row in rows])
+    assert wanted.std(0).min() > 0.05  # else all would pass
+    np.testing.assert_allclose(encoder.score(rows), wanted, atol=1e-5)
+    assert encoder.score(rows).dtype == np.float32
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("name", MODELS)
+def test_vectors_equal_the_plain_model(name, pooling):
+    model = make(name)
+    rows = rows_of(model)
+    ids, types = zip(*rows)
+    hidden = [plain(model, row)[1] for row in rows]
+    wanted = np.array([states[0] if pooling == "cls" else states.mean(0) for states in hidden])
+    encoder = PackedEncoder(model)
+    np.testing.assert_allclose(encoder.encode(ids, types, pooling=pooling, normalise=False), wanted, atol=1e-5)
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    np.testing.assert_allclose(encoder.encode(ids, types, pooling=pooling), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert"])
+def test_budget_and_company_change_results_by_rounding_alone(name):
+    model = make(name)
+    rows = rows_of(model)
+    wanted = PackedEncoder(model).score(rows)
+    for budget in (1, 17, 100, 10**6):
+        np.testing.assert_allclose(PackedEncoder(model, budget).score(rows), wanted, atol=2e-6)
+    np.testing.assert_allclose(PackedEncoder(model).score(rows[::-1])[::-1], wanted, atol=2e-6)
+    np.testing.assert_allclose(PackedEncoder(model).score(rows[3:4]), wanted[3:4], atol=2e-6)
+
+
+def test_the_same_list_gives_the_same_bits():
+    model = make("bert")
+    rows = rows_of(model)
+    assert PackedEncoder(model).score(rows).tobytes() == PackedEncoder(model).score(rows).tobytes()
+
+
+def test_types_left_out_are_zeros():
+    model = make("bert")
+    ids = [row[0] for row in rows_of(model)]
+    encoder = PackedEncoder(model)
+    np.testing.assert_array_equal(encoder.encode(ids), encoder.encode(ids, [[0] * len(row) for row in ids]))
+    assert np.abs(encoder.encode(ids) - encoder.encode(ids, [[1] * len(row) for row in ids])).max() > 0.01
+
+
+def test_packed_and_padded_ways_agree_on_minilm():
+    """Real weights and real words; the padded way is the one that other devices take."""
+    model, tokenizer = load_for_inference("AutoModel", model_folder("builtin:minilm"), "cpu")
+    texts = [
+        "a",
+        "Rivers run to the sea.",
+        "Who wrote the report that the council read in 1911?",
+        "Rivers run to the sea. " * 9,
+    ]
+    ids = tokenizer(texts)["input_ids"]
+    packed, padded = PackedEncoder(model), PackedEncoder(model)
+    padded.layers = []
+    for pooling in ("cls", "mean"):
+        np.testing.assert_allclose(packed.encode(ids, pooling=pooling), padded.encode(ids, pooling=pooling), atol=1e-6)
+
+
+def test_half_precision_takes_the_padded_way():
+    assert not PackedEncoder(make("bert").to(torch.bfloat16)).is_packed
+
+
+def test_no_rows_give_no_results():
+    encoder = PackedEncoder(make("bert"))
+    assert encoder.score([]).shape == (0, 2)
+    assert encoder.encode([]).shape == (0, 32)
+
+
+def test_a_row_that_the_encoder_cannot_take_is_named():
+    encoder = PackedEncoder(make("bert"))
+    with pytest.raises(InputError, match="sequence 1 has 0 tokens; the encoder takes 1 to 40"):
+        encoder.encode([[3], []])
+    with pytest.raises(InputError, match="sequence 0 has 41 tokens; the encoder takes 1 to 40"):
+        encoder.encode([[3] * 41])
+    assert PackedEncoder(make("xlm-roberta")).max_tokens == 40  # two positions are for padding
+
+
+def test_batches_hold_every_row_once_within_the_budget():
+    lengths = np.random.default_rng(0).integers(1, 30, 200).tolist()
+    batches = list(cut_by_tokens(lengths, 64))
+    assert sorted(place for batch in batches for place in batch) == list(range(200))
+    assert all(len(batch) * lengths[batch[0]] <= 64 for batch in batches)
+    assert all(lengths[a] >= lengths[b] for batch in batches for a, b in pairwise(batch))
+    assert list(cut_by_tokens([5, 100], 10)) == [[1], [0]]  # too long for the budget: alone
+
+
+@pytest.mark.parametrize("name", ["builtin:tiny", "builtin:minilm"])
+def test_pairs_are_what_the_tokenizer_makes_of_two_texts(name):
+    tokenizer = AutoTokenizer.from_pretrained(model_folder(name))
+    pairs = [("who ?", "the river Zürich, 1911 ."), ("", "x"), ("x", ""), ("a b c", "word " * 40)]
+    form = PairFormat(tokenizer)
+    for first, second in pairs:
+        (first_ids,), (second_ids,) = tokenize(tokenizer, [first], 99), tokenize(tokenizer, [second], 99)
+        wanted = tokenizer([first], [second], truncation="only_second", max_length=20)
+        assert form.pair(first_ids, second_ids, 20) == (wanted["input_ids"][0], wanted["token_type_ids"][0])
+
+
+def test_a_head_without_weights_is_refused():
+    with pytest.raises(InputError, match="no weights for classifier"):
+        load_for_inference("AutoModelForSequenceClassification", model_folder("builtin:tiny"))
+
+
+def test_a_saved_model_is_opened_with_its_head(tmp_path):
+    AutoModelForSequenceClassification.from_pretrained(model_folder("builtin:tiny"), num_labels=1).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(model_folder("builtin:tiny")).save_pretrained(tmp_path)
+    model, _ = load_for_inference("AutoModelForSequenceClassification", tmp_path, "cpu")
+    assert PackedEncoder(model).score([([1, 2], [0, 0])]).shape == (1, 1)
+    assert AutoModel.from_pretrained(tmp_path) is not None
