@@ -102,7 +102,7 @@ def train(data: Path, seed: int, questions: int, max_steps: int | None):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForQuestionAnswering.from_pretrained(folder)
     examples = examples_of(data / "squad/train-subset-v1.1.json.gz")
-    chosen = np.random.default_rng(seed).permutation(len(examples))[:questions]
+    chosen = np.random.default_rng(0).permutation(len(examples))[:questions]  # the same ones for every seed
     rows = windows_of([examples[i] for i in chosen], tokenizer, with_labels=True)
     generator = torch.Generator().manual_seed(seed)
     loader = DataLoader(rows, BATCH, shuffle=True, collate_fn=pad, generator=generator)

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from sentence_transformers import CrossEncoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging
 
 from raydist.mining.scoring import CrossScorer
 from raydist.models import model_folder
@@ -93,6 +94,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    logging.set_verbosity_error()  # a new head is what we want, not a warning
+    logging.disable_progress_bar()
 
     questions, sentences = texts(options.data_dir)
     rng = np.random.default_rng(0)
@@ -119,7 +122,7 @@ def main() -> int:
     def ours() -> np.ndarray:
         return scorer.score(questions, sentences, question_of, sentence_of)
 
-    sample = pairs[: max(64, len(pairs) // 8)]
+    sample = pairs[: max(32, len(pairs) // 8)]
     theirs(8, sample)  # warms up
     tried = {size: min(seconds(lambda size=size: theirs(size, sample)) for _ in range(2)) for size in BATCH_SIZES}
     best = min(tried, key=lambda size: tried[size])

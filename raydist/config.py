@@ -77,6 +77,7 @@ class DataConfig(Section):
     dev: SourceConfig | None = None
     test: Annotated[dict[str, SourceConfig], BeforeValidator(lambda value: value or {})] = {}
     sample: SampleConfig = SampleConfig()
+    seed: int = Field(0, ge=0)  # of choices of questions: runs with other seeds see and are judged on the same ones
     root: str = ""  # relative file names start here
     max_length: int = Field(384, ge=16)
     max_question_length: int = Field(64, ge=4)

@@ -196,8 +196,10 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
         )
         done = step + 1
         state["step"] = done
-        if log and (done % settings.log_every == 0 or done == total):
-            log.step(done, report, weights, lr)
+        if log:
+            log.seen_step(report, weights)
+            if done % settings.log_every == 0 or done == total:
+                log.step(done, lr)
         evaluate = evaluation and (done % every == 0 or done == total)
         if evaluation and evaluate:
             evaluating = time.monotonic()
@@ -295,6 +297,7 @@ class RunLog:
         old = run.read_bytes("metrics.jsonl").decode().splitlines() if run.exists("metrics.jsonl") else []
         self.lines = [line for line in old if _step_of(line) <= step] if step else []
         self.latest: dict[str, float] = {}
+        self.recent: list[tuple[StepReport, dict[str, float]]] = []
         self.flush()
         self.begun = self.seen_at = time.monotonic()
         self.seen, self.startup, self.evaluating = step, 0.0, 0.0
@@ -310,22 +313,33 @@ class RunLog:
         self.startup = round(seconds, 2)
         self.begun = self.seen_at = time.monotonic()
 
-    def step(self, step: int, report: StepReport, weights: Mapping[str, float], lr: float) -> None:
+    def seen_step(self, report: StepReport, weights: Mapping[str, float]) -> None:
+        """Remember a step until the next line, which tells means: an objective may act in some steps only."""
+        self.recent.append((report, dict(weights)))
+
+    def step(self, step: int, lr: float) -> None:
         now = time.monotonic()
         rate = (step - self.seen) * self.batch_size / max(1e-9, now - self.seen_at)
         self.seen, self.seen_at = step, now
-        line: dict[str, float] = {"step": step, "epoch": round(step / self.per_epoch, 4), "loss": report.loss}
-        for name, value in report.terms.items():
-            line |= {f"loss.{name}": value, f"rows.{name}": report.rows[name]}
-            if name in weights:
-                line[f"weighted.{name}"] = weights[name] * value
-        line |= {"lr": lr, "grad_norm": report.grad_norm, "examples_per_s": round(rate, 2)}
+        reports = [report for report, _ in self.recent]
+        loss = sum(report.loss for report in reports) / len(reports)
+        line: dict[str, float] = {"step": step, "epoch": round(step / self.per_epoch, 4), "loss": loss}
+        for name in reports[-1].terms:
+            rows = sum(report.rows[name] for report in reports)
+            value = sum(report.terms[name] * report.rows[name] for report in reports) / max(1.0, rows)
+            line |= {f"loss.{name}": value, f"rows.{name}": rows}
+            if name in self.recent[-1][1]:
+                counted = sum(weights[name] * report.terms[name] for report, weights in self.recent)
+                line[f"weighted.{name}"] = counted / len(reports)
+        grad_norm = sum(report.grad_norm for report in reports) / len(reports)
+        self.recent.clear()
+        line |= {"lr": lr, "grad_norm": grad_norm, "examples_per_s": round(rate, 2)}
         self.latest |= line
         self._add(line)
         scores = "".join(
             f" dev {name} {self.latest[f'dev.{name}']:.1f}" for name in ("em", "f1") if f"dev.{name}" in self.latest
         )
-        self._progress(step, f"loss {report.loss:.3f}{scores}")
+        self._progress(step, f"loss {loss:.3f}{scores}")
 
     def scores(self, step: int, scores: Mapping[str, float], seconds: float) -> None:
         line = {"step": step, "epoch": round(step / self.per_epoch, 4)} | {

@@ -393,12 +393,12 @@ def _choice(run: Run, name: str, made: Made) -> dict | None:
     source = run.config.sets()[name]
     if source.questions is None and source.leave_out is None:
         return None
-    choice = {"seed": run.config.seed, "adversarial": source.adversarial, "highest": 1.0, "leave_out": source.leave_out}
+    choice = {"seed": run.config.data.seed, "adversarial": source.adversarial, "highest": 1.0, "leave_out": source.leave_out}
     if source.questions is None:
         return choice
     tables = [read_parquet(run.storage, f"{made.stage.folder}/{part['name']}", ["id"]) for part in made.manifest.parts]
     ids = [id for table in tables for id in table["id"].to_pylist()]
-    draws = np.unique(draw_questions(ids, run.config.seed, source.adversarial))
+    draws = np.unique(draw_questions(ids, run.config.data.seed, source.adversarial))
     if source.questions >= len(draws):
         return choice if source.leave_out else None
     return choice | {"highest": float(draws[source.questions - 1])}
@@ -557,7 +557,7 @@ def make_predictions(
         "batch_tokens": config.predict.batch_tokens,
     }
     identity = {"version": PREDICTIONS_VERSION, "model": folder_digest(folder)} | settings
-    asked = [config.seed, *fold] if fold else None
+    asked = [config.data.seed, *fold] if fold else None
     if asked:
         identity["fold"] = asked
     works = []

@@ -106,7 +106,7 @@ def _set_work(run: Run, name: str, source: CorpusSource) -> Work:
     wanted = ("corpus.jsonl*", "queries.jsonl*", f"qrels/{source.split}.tsv")
     files = [file for path in paths for file in _files_of(Path(path), wanted if source.format == "beir" else ("*",))]
     files += [Path(boundaries)] if boundaries else []
-    reading = source.model_dump(mode="json", exclude={"files", "boundaries"}) | {"seed": run.config.seed}
+    reading = source.model_dump(mode="json", exclude={"files", "boundaries"}) | {"seed": run.config.data.seed}
     digests = [{"name": file.name, "digest": file_digest(file)} for file in files]
     identity = {"version": VERSION, "files": digests, **reading}
     spec = reading | {"files": paths, "boundaries": boundaries}

@@ -58,7 +58,7 @@ NO_RESULT = (
 )
 NO_END = 10**9  # steps: no trial is stopped for having run long enough
 QUIET_TUNE = {
-    "RAY_AIR_NEW_OUTPUT": "0",  # its new output has a banner even where nothing is to be told
+    "RAY_AIR_NEW_OUTPUT": "0",  # its new output cannot be silenced
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial has its own log
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C stops the command, as it does elsewhere
 }
@@ -202,11 +202,11 @@ class Sweep:
             self._recall(entries)
             return bool(self.queue) or len(self.trials) < self.total
         done = {id for id in self.trials if is_finished(entries.get(id))}
-        for id in done:
-            self._check_data(self.trials[id], entries[id])
         self.queue = [trial for id, trial in self.trials.items() if id not in done]
         said = f", {len(done)} finished before" if done else ""
         say(f"sweep {self.config.name}: {self.total} trials{said}")
+        for id in done:
+            self._check_data(self.trials[id], entries[id])
         for trial in self.queue:
             self.ledger.forget(trial.id)
             self.prepare(trial)
@@ -367,6 +367,7 @@ class Sweep:
                 name="tune",
                 storage_path=self.folder.uri,
                 verbose=0,
+                callbacks=[silence()],
                 failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),  # of a trial's own process
             ),
         )
@@ -435,6 +436,17 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(key, None)
             else:
                 os.environ[key] = value
+
+
+def silence() -> Any:
+    """Takes the place of what would print the end of each trial: we tell it ourselves."""
+    from ray.tune.progress_reporter import TrialProgressCallback
+
+    class Silent(TrialProgressCallback):
+        def _print(self, msg: str) -> None:
+            pass
+
+    return Silent()
 
 
 def wake_ray_data() -> None:

@@ -41,7 +41,7 @@ from raydist.mining.bm25 import STRIDE, Hits, _load_strings, _refuse_repeated_id
 FORMAT = 1
 SMALL_SHARD = 2_000  # rows; below it faiss has too little to learn from, and an exact search is as fast
 QUESTION_BLOCK, ROW_BLOCK = 256, 8_192  # of one matrix product
-RESCORE_BYTES = 64 << 20  # of vectors gathered at a time for their final scores
+RESCORE_BYTES = 4 << 20  # of products at a time for final scores: more fall out of the cache
 
 Kind = Literal["flat", "ivf", "hnsw", "pq"]
 
@@ -367,6 +367,9 @@ class DenseIndex:
 def _merge_block(scores_QK: Tensor, rows_QK: Tensor, products_QR: Tensor, first_row: int) -> tuple[Tensor, Tensor]:
     """The best of those so far and of a block's products. Few products beat the worst so far: most strides are left unread."""
     questions, width = scores_QK.shape
+    if rows_QK[0, 0] < 0 and products_QR.shape[1] >= width:  # the first block: nothing to beat yet
+        best = products_QR.topk(width)
+        return best.values, best.indices + first_row
     missing = -products_QR.shape[1] % STRIDE
     if missing:
         products_QR = torch.nn.functional.pad(products_QR, (0, missing), value=-torch.inf)

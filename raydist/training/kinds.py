@@ -116,7 +116,7 @@ class DevEvaluation:
         self.rule = config.data.dev.rule if config.data.dev else "squad"
         keys = np.array([text_hash(id) for id in self.examples["id"].to_pylist()], np.int64)
         asked = np.unique(self.rows.examples) if where["choice"] else np.arange(self.examples.num_rows)
-        self.mine = asked[choose_rows(keys[asked], config.train.dev_questions, config.seed, "dev")][rank::ranks]
+        self.mine = asked[choose_rows(keys[asked], config.train.dev_questions, config.data.seed, "dev")][rank::ranks]
         self.ranks = ranks
 
     @property

@@ -217,3 +217,13 @@ def test_gpus_bound_the_trials_too_and_a_local_cluster_has_cpus_for_all():
     assert trials_at_once(config, {"CPU": 64.0, "GPU": 4.0}, local=False) == 2
     config = load_config("debug_sweep", ["cluster.workers=2", "sweep.at_once=5"]).config
     assert sweep_cluster(config).local_cpus >= 10
+
+
+def test_the_job_refuses_a_wrong_space_before_ray_is_started(tmp_path):
+    job = Path(__file__).resolve().parents[2] / "jobs/sweep.py"
+    command = [sys.executable, str(job), "debug_sweep", "sweep.space.optim.lr=[]", "sweep.metric=nowhere.f1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "sweep.space.optim.lr: the list is empty" in done.stderr
+    assert "sweep.metric: nowhere.f1 is of no data set" in done.stderr
+    assert not list(tmp_path.iterdir())
