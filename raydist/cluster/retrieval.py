@@ -226,9 +226,10 @@ def index_dense(run: Run, corpus: Corpus, encoder: Encoder) -> Made:
     given = run.config.index
     settings = {"kind": given.dense}
     identity = {"version": VERSION, "sentences": corpus.sentences.stage.fingerprint, "encoder": encoder.identity}
-    identity |= {"settings": settings, "shard_rows": given.shard_rows}
+    shard_rows = -(-given.shard_rows // make.ENCODE_ROWS) * make.ENCODE_ROWS
+    identity |= {"settings": settings, "shard_rows": shard_rows}
     stage = Stage(run.storage, "vectors", identity)
-    work = Work(stage, _shards(corpus, stage, given.shard_rows), f"dense index of {corpus.name}")
+    work = Work(stage, _shards(corpus, stage, shard_rows), f"dense index of {corpus.name}")
     if stage.manifest() is None and corpus.num_sentences > 100_000:
         size = estimate_bytes(corpus.num_sentences, 384, DenseSettings(kind=given.dense))["disk"]
         say(f"dense index of {corpus.name}: {corpus.num_sentences:,} sentences, about {size / 2**30:.1f} GiB at 384 units")

@@ -518,7 +518,7 @@ def follow(target: Target, name: str) -> int:
 
 @dataclass
 class _Shown:
-    """How much of a job's log was shown. Ray's own lines before the command's first are left out."""
+    """How much of a job's log was shown. Ray's own lines about the job are left out."""
 
     characters: int = 0
     has_begun: bool = False
@@ -526,9 +526,9 @@ class _Shown:
     def add(self, text: str, start: int) -> None:
         """Print what is new of a text that starts so far into the log."""
         for line in text[max(0, self.characters - start) :].splitlines(keepends=True):
-            self.has_begun |= not _RAYS_LINE.match(line)
-            if self.has_begun:
+            if not _RAYS_LINE.match(line):
                 print(line, end="", flush=True)
+                self.has_begun = True
         self.characters = max(self.characters, start + len(text))
 
 

@@ -176,10 +176,10 @@ class Sweep:
         """
         config = self.config_of(trial)
         plain = config.model_dump(mode="json")
-        used = {key: plain[key] for key in ("data", "model", "seed")}
+        used = {key: plain[key] for key in ("data", "model")}
         two_stage = config.objectives.hard_learning is not None and all_stages
         if two_stage:
-            used |= {key: plain[key] for key in ("train", "optim", "predict")}
+            used |= {key: plain[key] for key in ("seed", "train", "optim", "predict")}
             used |= {"sets": plain["objectives"]["hard_learning"], "span": plain["objectives"]["span"]}
         key = fingerprint(used)
         if key not in self.prepared:

@@ -23,6 +23,7 @@ from raydist.models import model_folder
 from raydist.records import SCORED_SCHEMA, rejected_table
 from raydist.storage import Storage, read_parquet
 
+ENCODE_ROWS = 128  # encoded together: how a vector rounds depends on its neighbours, so these must not depend on shards
 Made = dict[str, Any]  # part: the table; beside: other tables of the part; info: plain values
 
 
@@ -177,9 +178,10 @@ def dense_shard_part_maker(
     def make(spec: dict) -> Made:
         table = open_sentences(spec["sentences"])
         rows = np.arange(spec["first"], spec["last"])
-        texts = table.texts(rows).to_pylist()
-        contexts = [text or "" for text in table.passage_texts(rows).to_pylist()] if context else None
-        vectors = texts_to_vectors(texts, contexts)
+        blocks = [rows[at : at + ENCODE_ROWS] for at in range(0, len(rows), ENCODE_ROWS)]
+        vectors = np.concatenate(
+            [texts_to_vectors(table.texts(block).to_pylist(), _contexts(table, block) if context else None) for block in blocks]
+        )
         ids = table.ids(rows).to_pylist()
         build_into(spec["stage"], spec["name"], lambda folder: build_shard(folder, ids, vectors, DenseSettings(**settings)))
         return {"part": pa.table({"rows": [len(rows)]})}
