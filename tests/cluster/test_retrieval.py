@@ -21,7 +21,8 @@ def finished(cluster, storage):
     """A whole run, made once."""
     from raydist.config import load_config
 
-    run = pipeline.Run(load_config("debug_retrieval", [f"storage={storage}"]).config, cluster)
+    overrides = [f"storage={storage}", "cluster.threads_per_worker=1"]  # how sums round depends on the threads
+    run = pipeline.Run(load_config("debug_retrieval", overrides).config, cluster)
     run.begin()
     pipeline.run_all(run)
     return run
@@ -63,7 +64,9 @@ def test_a_second_call_makes_nothing_and_needs_no_ray(finished, capsys, monkeypa
 
 
 def test_shards_and_actors_change_nothing(finished, make_run):
-    other = make_run("name=layout", "index.shard_rows=70", "cluster.actors=3", config="debug_retrieval")
+    other = make_run(
+        "name=layout", "index.shard_rows=70", "cluster.actors=3", "cluster.threads_per_worker=1", config="debug_retrieval"
+    )
     corpus = retrieval.open_corpora(other, ["train"])["train"]
     found = retrieval.find(other, corpus, retrieval.named_encoder(other, "builtin:tiny", "auto", context=False))
     cross_encoder = pipeline.Run(
