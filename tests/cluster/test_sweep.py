@@ -56,8 +56,8 @@ def test_a_sweep_ranks_its_settings_and_keeps_the_best_model_alone(swept):
     assert len(list(swept.glob("trials/*/metrics.json"))) == 4  # numbers stay
     assert not (swept / "tune").exists()
     report = (swept / "report.html").read_text()
-    assert "dev F1 against optim.lr" in report
-    assert "dev F1 during training" in report
+    assert "against optim.lr" in report
+    assert "during training" in report
 
 
 def test_what_trials_share_is_made_once_and_by_no_trial(swept):
@@ -165,7 +165,7 @@ def test_optuna_carries_on_with_what_it_asked_and_what_it_learned(cluster, stora
     def answer(sweep: Sweep, trial) -> None:
         score = 50 + 1000 * trial.choice["optim.lr"]
         entry = {"id": trial.id, "choice": dict(trial.choice), "seed": trial.seed}
-        sweep.ledger.add(entry | {"status": "done", "metrics": {"dev.f1": score}})
+        sweep.ledger.add(entry | {"status": "done", "metrics": {"dev.f1@20": score}})
         sweep.finished(trial, None, False)
 
     first = Sweep(config, cluster)
