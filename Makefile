@@ -3,14 +3,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help quickstart test test-all lint format bench clean
+.PHONY: help quickstart test test-all lint format bench experiments experiments-sample clean
 
 help:
-	@echo "make quickstart   the whole pipeline on the embedded sample, ending in a report"
+	@echo "make quickstart   reader and retrieval on the embedded sample, ending in a report"
 	@echo "make test         all tests that CI runs"
 	@echo "make test-all     also the long ones"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        comparisons with peers (long)"
+	@echo "make experiments  what the objectives do on real data (hours; interrupted, it goes on); DATA=folder"
 
 $(VENV)/.runtime: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 13), f"Python 3.11 or 3.12 is needed, this is {sys.version}"'
@@ -29,6 +30,8 @@ $(VENV)/.bench: $(VENV)/.dev
 
 quickstart: $(VENV)/.runtime
 	$(BIN)/raydist run quickstart
+	$(BIN)/raydist run retrieval
+	$(BIN)/raydist report runs/quickstart runs/retrieval --out runs/report.html
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow and not gpu"
@@ -45,12 +48,23 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+DATA ?= ../shared/data
+
+experiments: $(VENV)/.runtime
+	$(BIN)/python benchmarks/experiments.py real --seeds 0 1 2 data.root=$(DATA)
+
+experiments-sample: $(VENV)/.runtime
+	$(BIN)/python benchmarks/experiments.py sample --seeds 0 1 2
+
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/nbest.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/ray_overhead.py
 	$(BIN)/python benchmarks/objectives.py
 	$(BIN)/python benchmarks/bm25.py --quick
+	$(BIN)/python benchmarks/scoring.py
+	$(BIN)/python benchmarks/encoding.py
+	$(BIN)/python benchmarks/dense_search.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,31 +1,53 @@
-"""What the README promises of the quickstart, with the config that it ships."""
+"""What the README promises of the quickstart, with the configs that it ships."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
 
-def quickstart(storage: Path) -> str:
-    command = [sys.executable, "-m", "raydist.cli", "run", "quickstart", f"storage={storage}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert not done.stderr, done.stderr
-    return done.stdout
+def quickstart(folder: Path) -> str:
+    """The commands of `make quickstart`, in a folder of their own; what they print."""
+    recipe = re.search(r"^quickstart:.*\n((?:\t.*\n)+)", (CHECKOUT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe
+    told = ""
+    for line in recipe[1].splitlines():
+        program, *arguments = shlex.split(line)
+        assert program == "$(BIN)/raydist"
+        command = [sys.executable, "-m", "raydist.cli", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1800, cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not done.stderr, done.stderr
+        told += done.stdout
+    return told
 
 
-def test_the_quickstart_reads_well_is_fooled_by_the_adversary_and_does_nothing_twice(tmp_path):
-    assert "raydist run quickstart" in (CHECKOUT / "Makefile").read_text()
+def test_the_quickstart_reads_and_retrieves_well_and_does_nothing_twice(tmp_path):
     first = quickstart(tmp_path)
-    metrics = json.loads((tmp_path / "quickstart/metrics.json").read_text())
-    assert metrics["dev.f1"] >= 85
-    assert metrics["adversarial.addsent_f1"] < metrics["adversarial.original_f1"] - 10
+    reader = json.loads((tmp_path / "runs/quickstart/metrics.json").read_text())
+    assert reader["dev.f1"] >= 85
+    assert reader["adversarial.addsent_f1"] < reader["adversarial.original_f1"] - 10, "the adversary fools it"
     assert "95 % interval" in first
-    assert (tmp_path / "quickstart/report.html").stat().st_size > 50_000
-    weights = (tmp_path / "quickstart/model/model.safetensors").stat().st_mtime_ns
+
+    retrieval = json.loads((tmp_path / "runs/retrieval/metrics.json").read_text())
+    score = {method: retrieval[f"retrieval.sample.{method}.MRR@100"] for method in ("untrained", "gold_silver_weighted")}
+    assert score["gold_silver_weighted"] > score["untrained"], "training helps"
+    assert retrieval["mining.silver"] > 0
+    report = (tmp_path / "runs/report.html").read_text()
+    assert "quickstart: scores" in report
+    assert "Re-ranked by the cross-encoder" in report
+
+    models = sorted((tmp_path / "runs").glob("*/model/model.safetensors"))
+    assert len(models) == 5  # reader, cross-encoder, three retrievers
+    weights = [model.stat().st_mtime_ns for model in models]
+    began = time.monotonic()
     second = quickstart(tmp_path)
+    print(f"second call: {time.monotonic() - began:.0f} s")
     assert "starting Ray" not in second
-    assert "train: already done" in second
-    assert (tmp_path / "quickstart/model/model.safetensors").stat().st_mtime_ns == weights
+    assert second.count("train: already done") == 5
+    assert [model.stat().st_mtime_ns for model in models] == weights

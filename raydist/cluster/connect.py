@@ -21,6 +21,8 @@ WORKER_ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }
+# Of a cluster on this machine alone: no node of it is taken away with notice, and its end is seen sooner.
+LOCAL_ENVIRONMENT = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5"}
 
 
 class Cluster:
@@ -53,7 +55,7 @@ class Cluster:
                     f"no Ray cluster answers at {address} ({why}); check cluster.address, or leave it out to run here"
                 ) from None
         else:
-            os.environ |= WORKER_ENVIRONMENT  # inherited by the workers
+            os.environ |= WORKER_ENVIRONMENT | LOCAL_ENVIRONMENT  # inherited by the workers
             os.environ.setdefault("RAY_DEDUP_LOGS", "1")
             say("starting Ray on this machine")
             with contextlib.nullcontext() if self.verbose else _hushed():

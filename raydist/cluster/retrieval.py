@@ -410,9 +410,8 @@ def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made) -> None:
     """cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs, with a fitted temperature."""
     from raydist.mining import cross_encoder as judge
 
-    scored = score(run, beside, corpus, labelled, "labelled_scores", plain=True)
-    table = pa.concat_tables(_tables(scored, ["is_dev", "label", "logit"]))
-    table = table.filter(table["is_dev"])
+    scored = score(run, beside, corpus, labelled, "held_out_scores", plain=True)
+    table = pa.concat_tables(_tables(scored, ["label", "logit"]))
     labels, logits = table["label"].to_numpy().astype(int), table["logit"].to_numpy().astype(float)
     temperature = judge.fit_temperature(labels, logits)
     told: dict[str, Any] = {}

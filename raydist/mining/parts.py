@@ -304,6 +304,8 @@ def scores_part_maker(*, model: dict, digest: str, threads: int, settings: dict[
 
     def make(spec: dict) -> Made:
         pairs, questions, table = read_block(spec, "pairs"), read_block(spec), open_sentences(spec["sentences"])
+        if "is_dev" in pairs.column_names:  # labelled pairs: those for training are not judged
+            pairs = pairs.filter(pairs["is_dev"])
         asked = questions["question_id"].combine_chunks()
         question_of = pc.index_in(pairs["question_id"], value_set=asked).to_numpy()
         rows, sentence_of = np.unique(table.rows_of(pairs["sentence_id"], "the candidate"), return_inverse=True)

@@ -104,6 +104,9 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     if len(loaded) == 1:
         title = loaded[0].name
         sections = [(heading, make(loaded[0])) for heading, make in SECTIONS]
+    elif len({run.config.get("task", "reader") for run in loaded}) > 1:  # nothing to compare: one after the other
+        title = " · ".join(run.name for run in loaded)
+        sections = [(f"{run.name}: {heading.lower()}", make(run)) for run in loaded for heading, make in SECTIONS]
     else:
         title = " · ".join(run.name for run in loaded)
         sections = [(heading, compare(loaded)) for heading, compare in COMPARISONS]
