@@ -1,6 +1,7 @@
 """Ray Train around the plain loop: workers, checkpoints, evaluation during training, the run's log.
 
-A checkpoint holds model, optimizer, schedule and step. The data position and the random states are functions of (seed, step),
+A checkpoint is taken every so many steps, at the end, and when Ray tells that a node will be taken away. It holds model,
+optimizer, schedule and step. The data position and the random states are functions of (seed, step),
 so a resumed run makes the same updates as an undisturbed one.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from raydist.cluster.connect import Cluster
+from raydist.cluster.watch import show
 from raydist.config import Config
 from raydist.errors import InputError
 from raydist.progress import Progress, say
@@ -171,6 +173,7 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     settings = config.train
     if log:
         log.started(time.time() - began)
+        note_attempt(run, state["step"], ranks)
 
     steps = training_steps(
         train,
@@ -185,6 +188,7 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     )
     task.train()
     over = state["over"]
+    watched, noticed = os.environ.get("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER") != "0", False
     for step, batches in steps:
         if over:
             break
@@ -222,10 +226,21 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
             save(plain, optimizer, schedule, state, log, rank)
         elif evaluate:  # by every rank, since report() is a barrier
             ray.train.report((log.latest if log else {}) | {"step": done, "total": total})
+        if noticed or done % settings.log_every or done == total or over:
+            continue
+        if watched and ray.train.get_preemption_info() is not None:  # a barrier, too: hence by steps, and not by the clock
+            noticed = True
+            save(plain, optimizer, schedule, state, log, rank)
     if log:
         if not has_model(run):  # finished before, and its model was deleted since
             _export_final(kind, plain, run, settings.choose == "best" and evaluation is not None)
         log.close()
+
+
+def note_attempt(run: Storage, step: int, workers: int) -> None:
+    """workers.json: from which step on how many workers have trained; one line for each start, resume and resize."""
+    before = run.read_json("workers.json") if step and run.exists("workers.json") else []
+    run.write_json("workers.json", [*before, {"step": step, "workers": workers}])
 
 
 def _export(kind: Kind, task: torch.nn.Module, run: Storage, name: str) -> None:
@@ -298,6 +313,7 @@ class RunLog:
         self.lines = [line for line in old if _step_of(line) <= step] if step else []
         self.latest: dict[str, float] = {}
         self.recent: list[tuple[StepReport, dict[str, float]]] = []
+        self.name = Path(run.path()).name
         self.flush()
         self.begun = self.seen_at = time.monotonic()
         self.seen, self.startup, self.evaluating = step, 0.0, 0.0
@@ -377,6 +393,7 @@ class RunLog:
         for name, value in line.items():
             if name != "step":
                 self.board.add_scalar(name.replace(".", "/"), value, line["step"])
+                show("raydist_train", value, run=self.name, value=name)
         if self.run.is_local:
             with open(self.run.path("metrics.jsonl"), "a", encoding="utf-8") as file:
                 file.write(self.lines[-1] + "\n")

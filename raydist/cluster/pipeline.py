@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from raydist.cluster.connect import Cluster
 from raydist.cluster.stages import Work, run_parts
+from raydist.cluster.watch import show
 from raydist.config import Config, SourceConfig, to_yaml
 from raydist.errors import InputError
 from raydist.progress import say
@@ -273,6 +274,7 @@ def _tell_rejected(run: Run, name: str, source: SourceConfig, examples: Made) ->
     if total.not_extractive:
         say(f"{name}: {total.not_extractive:,} questions have answers that are no piece of the passage (yes, no): left out")
     if bad:
+        show("raydist_rejected_rows", bad, run=run.config.name, set=name)
         tables = [
             read_parquet(run.storage, f"{examples.stage.folder}/rejected-{number:05d}.parquet")
             for number in range(len(examples.manifest.parts))

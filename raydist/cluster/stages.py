@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from raydist.cluster.connect import Cluster
+from raydist.cluster.watch import show
 from raydist.errors import InputError
 from raydist.progress import Progress, say
 from raydist.storage import Manifest, Stage, Storage, StorageError, describe_part, encode_table, fingerprint
@@ -109,7 +110,10 @@ def run_parts(
         with Progress(label, len(tasks) + found, "parts", found) as progress:
             for line in _stream(tasks, maker, kwargs, actors, gpus):
                 parts[line.pop("work")][line.pop("number")] = line
-                progress.update(sum(len(done) for done in parts.values()))
+                made = sum(len(done) for done in parts.values())
+                progress.update(made)
+                show("raydist_stage_parts", made, stage=label, state="done")
+                show("raydist_stage_parts", len(tasks) + found, stage=label, state="total")
     for number, work in open_works.items():
         lines = [parts[number][part] for part in range(len(work.specs))]
         if finish:

@@ -1,0 +1,53 @@
+"""Several nodes, for real: raylets of their own. The scenarios are in nodes.py."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def on_nodes(tmp_path):
+    def on_nodes(scenario: str) -> dict:
+        command = [sys.executable, str(Path(__file__).with_name("nodes.py")), scenario, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout.strip().splitlines()[-1])
+
+    return on_nodes
+
+
+def test_two_workers_on_two_nodes_make_the_steps_of_one(on_nodes):
+    found = on_nodes("two_workers")
+    assert len(found["one"]) == 20
+    assert found["two"] == pytest.approx(found["one"], abs=1e-5)
+
+
+def test_training_goes_on_with_fewer_workers_and_grows_again(on_nodes):
+    found = on_nodes("a_node_leaves_and_comes_back")
+    assert found["steps"] == 120
+    assert len(found["losses"]) == 120, "each step once: nothing was skipped or done twice"
+    counts = [attempt["workers"] for attempt in found["attempts"]]
+    assert counts[0] == 2
+    assert 1 in counts, "it went on with one worker"
+    assert counts[-1] == 2, "it grew again"
+
+
+def test_a_checkpoint_is_taken_before_a_node_goes(on_nodes):
+    found = on_nodes("notice")
+    assert found["steps"] == 60
+    assert found["resumed_from"] >= found["seen"]["drained_at"], "no step before the notice was lost"
+
+
+def test_a_node_lost_while_scoring_changes_no_byte(on_nodes, tmp_path):
+    assert on_nodes("scoring")["killed"]
+    calm, disturbed = (
+        {str(file.relative_to(tmp_path / name)): file.read_bytes() for file in (tmp_path / name).glob("stages/*/part-*")}
+        for name in ("calm", "disturbed")
+    )
+    assert calm.keys() == disturbed.keys()
+    assert [name for name in calm if calm[name] != disturbed[name]] == []
