@@ -24,6 +24,7 @@ from raydist.training.tasks import build_reader_task
 KINDS: dict[str, dict] = {
     "plain": {},
     "infomax": {"infomax": {}},
+    "hard learning": {"hard_learning": {}},
     "answer contrast": {"answer_contrast": {}},
     "pfa w1": {"pfa": {}},
     "pfa cos": {"pfa": {"align": "cos"}},
@@ -35,6 +36,7 @@ def made_batch(size: int, length: int, seed: int = 0) -> Batch:
     """Random words, no padding: question of 12 tokens, the rest passage, answers of one to four tokens."""
     draw = np.random.default_rng(seed)
     start = draw.integers(20, length - 10, size)
+    end = start + draw.integers(0, 4, size)
     position = torch.arange(length)
     rows = GroupRows(
         row=np.arange(size),
@@ -50,13 +52,28 @@ def made_batch(size: int, length: int, seed: int = 0) -> Batch:
         question_BT=((position >= 1) & (position < 13)).expand(size, length),
         passage_BT=((position >= 14) & (position < length - 1)).expand(size, length),
         start_B=torch.from_numpy(start),
-        end_B=torch.from_numpy(start + draw.integers(0, 4, size)),
+        end_B=torch.from_numpy(end),
         has_answer_B=torch.ones(size, dtype=torch.bool),
         token_types_BT=(position >= 14).long().expand(size, length),
         groups=(rows,),
         group=0,
         mine=torch.arange(size),
+        extras=made_sets(torch.from_numpy(start), torch.from_numpy(end), length, draw),
     )
+
+
+def made_sets(start_B: torch.Tensor, end_B: torch.Tensor, length: int, draw: np.random.Generator, k: int = 20) -> dict:
+    """n-best sets of k spans, gold in the fourth place."""
+    start_BK = torch.from_numpy(draw.integers(20, length - 10, (len(start_B), k)))
+    end_BK = start_BK + torch.from_numpy(draw.integers(0, 6, (len(start_B), k)))
+    start_BK[:, 3], end_BK[:, 3] = start_B, end_B
+    return {
+        "nbest_start_BK": start_BK,
+        "nbest_end_BK": end_BK,
+        "nbest_mask_BK": torch.ones_like(start_BK, dtype=torch.bool),
+        "nbest_type_BK": (start_BK != start_B[:, None]).long() + (end_BK != end_B[:, None]).long(),
+        "nbest_gold_B": torch.full_like(start_B, 3),
+    }
 
 
 def main() -> None:
