@@ -470,7 +470,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _something_to_stop_by(self) -> Self:
-        if self.train.early_stop and not self.data.dev:
+        if self.train.early_stop and not self.data.dev and self.task == "reader":
             raise ValueError("train.early_stop needs a dev set: set data.dev")
         return self
 
@@ -487,6 +487,15 @@ class Config(Section):
             raise ValueError(
                 "objectives.pfa.penalty_at: embedding needs a second derivative, which model.attention: sdpa has not: "
                 "use eager or auto, or penalty_at: representation"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_teacher_has_something_to_say(self) -> Self:
+        if self.retriever.loss != "softmax" and not self.mining.hard_negatives:
+            raise ValueError(
+                f"retriever.loss: {self.retriever.loss} learns from scores of mined negatives: set mining.hard_negatives to 1 "
+                f"or more"
             )
         return self
 

@@ -73,6 +73,7 @@ class Run:
     cluster: Cluster
     stages: dict[str, dict] = field(default_factory=dict)
     prepared: dict[str, ReadySet] = field(default_factory=dict)
+    touched: set[str] = field(default_factory=set)  # titles of stages that this command has used
     base: str | None = None  # the name of its base reader's run (two_stage.py), where trials share one
 
     @cached_property
@@ -100,13 +101,18 @@ class Run:
         self.folder.write_bytes("config.yaml", to_yaml(self.config).encode())
 
     def used(self, title: str, stage: Stage, manifest: Manifest, reused: bool) -> None:
+        """Note a stage. One title may stand for several (of an encoder each, say); those of an earlier command give way."""
+        names = [title, *(f"{title} ({number})" for number in range(2, 100))]
+        mine = [name for name in names if name in self.touched and self.stages[name]["folder"] == stage.folder]
+        title = mine[0] if mine else next(name for name in names if name not in self.touched)
+        self.touched.add(title)
         self.stages[title] = {"folder": stage.folder, "rows": manifest.rows, "seconds": manifest.seconds, "reused": reused}
         self.folder.write_json("stages.json", self.stages)
 
-    def add_metrics(self, values: dict[str, Any]) -> None:
-        """Final numbers, added to metrics.json."""
+    def add_metrics(self, values: dict[str, Any], instead_of: str | None = None) -> None:
+        """Final numbers, added to metrics.json in place of those that begin alike (by default, with the same first word)."""
         known = self.folder.read_json("metrics.json") if self.folder.exists("metrics.json") else {}
-        prefixes = tuple({key.split(".")[0] + "." for key in values})
+        prefixes = (instead_of,) if instead_of else tuple({key.split(".")[0] + "." for key in values})
         kept = {key: value for key, value in known.items() if not key.startswith(prefixes)}
         self.folder.write_json("metrics.json", dict(sorted((kept | values).items())))
 
@@ -440,16 +446,8 @@ def train_on(run: Run, sets: dict[str, dict], *, fresh: bool = False, callbacks:
         )
     identity = _training_identity(run, sets)
     if fresh:
-        for name in (
-            "training.json",
-            "checkpoints",
-            "best",
-            "model",
-            "fitted.json",
-            "metrics.jsonl",
-            "metrics.json",
-            "tensorboard",
-        ):
+        made = ["training.json", "checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "tensorboard", "workers.json"]
+        for name in made + ["metrics.json"] * (config.task == "reader"):  # a retriever's has been written to by earlier stages
             run.folder.delete(name)
     if run.folder.exists("training.json"):
         before = run.folder.read_json("training.json")

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raydist.cluster.pipeline import Made, Run, locate, report, run_stages, train_on
+from raydist.cluster.pipeline import Made, Run, locate, report, run_stages, tokenizer_digest, train_on
 from raydist.cluster.stages import Work
 from raydist.config import CorpusSource, override
 from raydist.errors import InputError
@@ -103,7 +103,7 @@ def _set_work(run: Run, name: str, source: CorpusSource) -> Work:
     for path in [*paths, *([boundaries] if boundaries else [])]:
         if not any(Path().glob(path) if not Path(path).is_absolute() else Path("/").glob(path.lstrip("/"))):
             raise InputError(f"corpus {name}: there is no {path}; relative names start at data.root ({run.config.data.root!r})")
-    wanted = ("corpus.jsonl*", "queries.jsonl*", f"qrels/{source.split}.tsv")
+    wanted = ("corpus.jsonl*", "queries.jsonl*", f"qrels/{source.split}.tsv*")
     files = [file for path in paths for file in _files_of(Path(path), wanted if source.format == "beir" else ("*",))]
     files += [Path(boundaries)] if boundaries else []
     reading = source.model_dump(mode="json", exclude={"files", "boundaries"}) | {"seed": run.config.data.seed}
@@ -183,13 +183,20 @@ class Encoder:
         return {"pooling": self.pooling, "max_length": self.lengths.get(of)}
 
 
-def named_encoder(run: Run, name: str, pooling: str, context: bool) -> Encoder:
+def named_encoder(run: Run, name: str, pooling: str, context: bool, revision: str | None = None) -> Encoder:
     """An encoder by its name or folder, as it is."""
     from raydist.models import model_folder
 
     given = run.config.retriever
     lengths = {"question": given.max_question_length, "answer": given.max_answer_length}
-    return Encoder({"name": name}, folder_digest(model_folder(name)), pooling, context, lengths)
+    where = {"name": name, "revision": revision}
+    return Encoder(where, folder_digest(model_folder(name, revision)), pooling, context, lengths)
+
+
+def own_encoder(run: Run) -> Encoder:
+    """The model that training starts from, untrained."""
+    model, given = run.config.model, run.config.retriever
+    return named_encoder(run, model.name, given.pooling, given.answer_context == "paragraph", model.revision)
 
 
 def trained_encoder(run: Run) -> Encoder:
@@ -265,6 +272,7 @@ def _publish(work: Work, publish: Callable[[Path, list[str]], None]) -> None:
     """Put the shards in force: statistics over all of them, then index.json."""
     storage, names = Storage(work.stage.uri), [spec["name"] for spec in work.specs]
     folder = storage.local_copy("")
+    (folder / "index.json").unlink(missing_ok=True)  # of an attempt that was cut before the manifest
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
     publish(folder, names)
     if not storage.is_local:
@@ -338,17 +346,20 @@ class Found:
     dense: Made
 
 
-def find(run: Run, corpus: Corpus, encoder: Encoder) -> Found:
-    """BM25 and dense results of the training questions; one depth serves negatives and candidates."""
-    depth = max(10, run.config.mining.candidates)
+def find(run: Run, corpus: Corpus, encoder: Encoder, depth: int) -> Found:
+    """BM25 and dense results of the training questions."""
     bm25 = search_bm25(run, corpus, index_bm25(run, corpus), depth)
     dense = search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)
     return Found(bm25, dense)
 
 
-def train_cross_encoder(run: Run, corpus: Corpus, found: Found, *, fresh: bool = False) -> Run:
+NEGATIVES_DEPTH = 10  # PAPERS 5.2: negatives are drawn from so many of each source
+
+
+def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bool = False) -> Run:
     """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on others."""
     given, mining = run.config.cross_encoder, run.config.mining
+    found = find(run, corpus, encoder, NEGATIVES_DEPTH)
     settings = {
         "seed": run.config.seed,
         "negatives_per_source": mining.negatives_per_source,
@@ -372,7 +383,7 @@ def train_cross_encoder(run: Run, corpus: Corpus, found: Found, *, fresh: bool =
     beside.begin()
     sets = {}
     for name, dev in (("train", False), ("dev", True)):
-        identity = {"version": VERSION, "model": folder_digest(beside.model_folder), "lengths": lengths, "dev": dev}
+        identity = {"version": VERSION, "tokenizer": tokenizer_digest(beside.model_folder), "lengths": lengths, "dev": dev}
         rows = _over_blocks(
             beside,
             corpus,
@@ -433,8 +444,8 @@ def _tables(made: Made, columns: list[str] | None = None) -> list[pa.Table]:
     return [read_parquet(made.stage.storage, f"{made.stage.folder}/{part['name']}", columns) for part in made.manifest.parts]
 
 
-def score(run: Run, cross_encoder: Run, corpus: Corpus, pairs: Made, name: str, *, plain: bool = False) -> Made:
-    """The cross-encoder's logits of some pairs, block by block; each block's file appears when it is whole."""
+def score(run: Run, cross_encoder: Run, corpus: Corpus, pairs: Made | None, name: str, *, plain: bool = False) -> Made:
+    """The cross-encoder's logits of some pairs (None: gold), block by block; each block's file appears when it is whole."""
     given = run.config.cross_encoder
     digest = folder_digest(cross_encoder.folder.local_copy("model"))
     settings = {
@@ -456,7 +467,7 @@ def score(run: Run, cross_encoder: Run, corpus: Corpus, pairs: Made, name: str, 
         identity,
         make.scores_part_maker,
         kwargs,
-        inputs={"pairs": pairs},
+        inputs={"pairs": pairs} if pairs else {},
         gpus=_gpus(run),
         extra={"plain": plain},
     )
@@ -465,9 +476,10 @@ def score(run: Run, cross_encoder: Run, corpus: Corpus, pairs: Made, name: str, 
 # --- silver pairs ----------------------------------------------------------------------------------------------------
 
 
-def mine(run: Run, corpus: Corpus, found: Found, cross_encoder: Run) -> Made:
+def mine(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run) -> Made:
     """Candidates -> scores -> silver pairs. Scores are kept: threshold, power and temperature change without a model call."""
     mining = run.config.mining
+    found = find(run, corpus, encoder, mining.candidates)
     settings = {"top": mining.candidates, "same_doc": mining.same_doc}
     candidates = _over_blocks(
         run,
@@ -492,11 +504,11 @@ def mine(run: Run, corpus: Corpus, found: Found, cross_encoder: Run) -> Made:
         {"settings": choose},
         inputs={"scores": scores},
     )
-    _tell_yield(run, corpus, silver, temperature)
+    _tell_yield(run, corpus, silver)
     return silver
 
 
-def _tell_yield(run: Run, corpus: Corpus, silver: Made, temperature: float | None) -> None:
+def _tell_yield(run: Run, corpus: Corpus, silver: Made) -> None:
     """mining/: yield.json, examples.parquet, and silver.parquet with every scored pair."""
     from raydist.corpus.sentences import SentenceTable
     from raydist.mining.silver import choose_examples, example_table, yield_curve
@@ -522,7 +534,7 @@ def _tell_yield(run: Run, corpus: Corpus, silver: Made, temperature: float | Non
 # --- dual encoder ----------------------------------------------------------------------------------------------------
 
 
-def train_retriever(run: Run, corpus: Corpus, silver: Made, weighting: str, *, fresh: bool = False) -> None:
+def train_retriever(run: Run, corpus: Corpus, cross_encoder: Run, silver: Made, weighting: str, *, fresh: bool = False) -> None:
     """Train the run's dual encoder on gold pairs, with or without silver ones, weighted or not."""
     given, mining = run.config.retriever, run.config.mining
     lengths = {"max_question_length": given.max_question_length, "max_answer_length": given.max_answer_length}
@@ -534,10 +546,11 @@ def train_retriever(run: Run, corpus: Corpus, silver: Made, weighting: str, *, f
         "weighting": weighting,
         "negatives": negatives,
     }
-    identity = {"version": VERSION, "tokenizer": folder_digest(run.model_folder), **kwargs}
-    rows = _over_blocks(
-        run, corpus, "pair_rows", identity, make.pair_rows_part_maker, kwargs, inputs={"silver": silver}, kind="arrow"
-    )
+    identity = {"version": VERSION, "tokenizer": tokenizer_digest(run.model_folder), **kwargs}
+    inputs = {} if weighting == "gold" and not mining.hard_negatives else {"silver": silver}
+    if given.loss != "softmax":
+        inputs["gold_scores"] = score(run, cross_encoder, corpus, None, "gold_scores", plain=True)
+    rows = _over_blocks(run, corpus, "pair_rows", identity, make.pair_rows_part_maker, kwargs, inputs=inputs, kind="arrow")
     counts = {key: sum(part["info"][key] for part in rows.manifest.parts) for key in ("gold", "silver")}
     say(f"train: run {run.config.name}, {counts['gold']:,} gold and {counts['silver']:,} silver pairs")
     train_on(run, {"train": _rows(rows)}, fresh=fresh)
@@ -563,22 +576,21 @@ def build_retriever(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[R
     """Cross-encoder, mining and dual encoders; the runs of these by method."""
     mining = run.config.mining
     encoder = named_encoder(run, mining.encoder, mining.pooling, context=False)
-    found = find(run, corpus, encoder)
-    cross_encoder = train_cross_encoder(run, corpus, found, fresh=fresh)
-    silver = mine(run, corpus, found, cross_encoder)
+    if fresh:
+        run.folder.delete("metrics.json")
+    cross_encoder = train_cross_encoder(run, corpus, encoder, fresh=fresh)
+    silver = mine(run, corpus, encoder, cross_encoder)
     variants: dict[str, Run] = {}
     for name in run.config.retriever.variants:
         variants[name] = _beside(run, name)
-        train_retriever(variants[name], corpus, silver, "gold" if name == "gold" else "none", fresh=fresh)
+        train_retriever(variants[name], corpus, cross_encoder, silver, "gold" if name == "gold" else "none", fresh=fresh)
     for number in range(1, mining.rounds):
         before = _beside(run, f"round{number}")
-        train_retriever(before, corpus, silver, "silver", fresh=fresh)
+        train_retriever(before, corpus, cross_encoder, silver, "silver", fresh=fresh)
         variants[f"round{number}"] = before
         say(f"mining, round {number + 1}: the retriever of round {number} finds candidates")
-        encoder = trained_encoder(before)
-        found = Found(found.bm25, find(run, corpus, encoder).dense)
-        silver = mine(run, corpus, found, cross_encoder)
-    train_retriever(run, corpus, silver, "silver", fresh=fresh)
+        silver = mine(run, corpus, trained_encoder(before), cross_encoder)
+    train_retriever(run, corpus, cross_encoder, silver, "silver", fresh=fresh)
     return cross_encoder, variants | {"gold_silver_weighted": run}
 
 
@@ -589,11 +601,10 @@ def evaluate_retrieval(run: Run, cross_encoder: Run | None, variants: dict[str, 
     """Every method on every test set: metrics.json, ranked lists in TREC format, a table on the terminal."""
     given = run.config.retriever
     depth = given.search_depth
-    context = given.answer_context == "paragraph"
     for name in run.config.corpus.test:
         corpus = corpora[name]
         lists = {"bm25": search_bm25(run, corpus, index_bm25(run, corpus), depth)}
-        untrained = named_encoder(run, run.config.model.name, given.pooling, context)
+        untrained = own_encoder(run)
         encoders = {"untrained": untrained} | {method: trained_encoder(other) for method, other in variants.items()}
         for method, encoder in encoders.items():
             lists[method] = search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)
@@ -655,7 +666,7 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, dict[str, list[tupl
             folder.mkdir(parents=True, exist_ok=True)
             write_trec_run(folder / f"{corpus.name}.{method}.trec", lists)
             write_trec_gold(folder / f"{corpus.name}.gold.trec", gold)
-    run.add_metrics(found)
+    run.add_metrics(found, instead_of=f"retrieval.{corpus.name}.")
     head = (f"{corpus.name}: {len(gold):,} questions, {corpus.num_sentences:,} sentences", "P@1", "P@5", "P@10", "MRR@100")
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(5)]
     for row in [head, *rows]:
@@ -676,14 +687,12 @@ def index(run: Run) -> Path:
     if run.config.index.kind == "bm25":
         made = index_bm25(run, corpus)
     else:
-        given = run.config.retriever
-        context = given.answer_context == "paragraph"
         trained = run.config.task == "retriever" and has_model(run.folder)
-        encoder = trained_encoder(run) if trained else named_encoder(run, run.config.model.name, given.pooling, context)
-        made = index_dense(run, corpus, encoder)
+        made = index_dense(run, corpus, trained_encoder(run) if trained else own_encoder(run))
     target = Path(run.folder.path("index"))
     table = Storage(corpus.sentences.stage.uri).local_copy("") / "table"
-    publish(target, Storage(made.stage.uri).local_copy(""), table, run.config.index.kind)
+    formula = {"k1": run.config.index.k1, "b": run.config.index.b, "idf": run.config.index.idf}
+    publish(target, Storage(made.stage.uri).local_copy(""), table, formula if run.config.index.kind == "bm25" else None)
     say(f"{run.config.index.kind} index of {corpus.num_sentences:,} sentences")
     return target
 
@@ -704,9 +713,8 @@ def add_to_index(run: Run, files: list[Path]) -> int:
 def mine_only(run: Run, *, fresh: bool = False) -> Path:
     """Candidates, scores and silver pairs of the training corpus; a cross-encoder is trained where there is none."""
     corpus = open_corpora(run, ["train"])["train"]
-    mining = run.config.mining
-    found = find(run, corpus, named_encoder(run, mining.encoder, mining.pooling, context=False))
-    mine(run, corpus, found, train_cross_encoder(run, corpus, found, fresh=fresh))
+    encoder = named_encoder(run, run.config.mining.encoder, run.config.mining.pooling, context=False)
+    mine(run, corpus, encoder, train_cross_encoder(run, corpus, encoder, fresh=fresh))
     return Path(run.folder.path("mining", "silver.parquet"))
 
 
@@ -716,9 +724,8 @@ def train_task(run: Run, *, fresh: bool = False) -> None:
     if run.config.task == "retriever":
         build_retriever(run, corpus, fresh=fresh)
         return
-    mining = run.config.mining
-    found = find(run, corpus, named_encoder(run, mining.encoder, mining.pooling, context=False))
-    train_cross_encoder(run, corpus, found, fresh=fresh)
+    encoder = named_encoder(run, run.config.mining.encoder, run.config.mining.pooling, context=False)
+    train_cross_encoder(run, corpus, encoder, fresh=fresh)
 
 
 def evaluate_only(run: Run) -> None:

@@ -421,13 +421,18 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalSet:
             *found, corpus_columns={"sentence_id": "_id"}, question_columns=question_columns, gold_columns=gold_columns
         )
     passages, rows = [], []
+    seen: set[str] = set()
     for line, row in _rows(found[0], rejected):
         id, text, spans = row.get("_id"), row.get("text"), row.get("sentences") or []
-        whole = isinstance(spans, list) and all(isinstance(s, list) and len(s) == 2 for s in spans)
+        whole = isinstance(spans, list) and all(isinstance(s, list) and [type(x) for x in s] == [int, int] for s in spans)
         if not isinstance(id, str) or not isinstance(text, str) or not whole or not _fits(spans, len(text)):
             detail = f"wanted _id, text and sentences [[start, end], ...] within it, saw {str(row)[:150]}"
             rejected.append(Rejected(str(found[0]), line, str(id), "document", WRONG_BOUNDARY, detail))
             continue
+        if id in seen:
+            rejected.append(Rejected(str(found[0]), line, id, "document", DUPLICATE_ID, repr(text)[:200]))
+            continue
+        seen.add(id)
         language = row.get("language") or "en"
         passages.append(
             {"passage_id": id, "document_id": id, "title": row.get("title") or "", "text": text, "language": language}

@@ -20,7 +20,7 @@ from raydist.corpus.passages import RetrievalSet
 from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.models import model_folder
-from raydist.records import SCORED_SCHEMA, rejected_table
+from raydist.records import SCORED_SCHEMA, SILVER_SCHEMA, rejected_table
 from raydist.storage import Storage, read_parquet
 
 ENCODE_ROWS = 128  # encoded together: how a vector rounds depends on its neighbours, so these must not depend on shards
@@ -303,7 +303,8 @@ def scores_part_maker(*, model: dict, digest: str, threads: int, settings: dict[
     scorer = CrossScorer(open_model(model), **settings)
 
     def make(spec: dict) -> Made:
-        pairs, questions, table = read_block(spec, "pairs"), read_block(spec), open_sentences(spec["sentences"])
+        questions, table = read_block(spec), open_sentences(spec["sentences"])
+        pairs = read_block(spec, "pairs") if "pairs" in spec else _of_block(read_block(spec, "gold"), questions)
         if "is_dev" in pairs.column_names:  # labelled pairs: those for training are not judged
             pairs = pairs.filter(pairs["is_dev"])
         asked = questions["question_id"].combine_chunks()
@@ -358,10 +359,10 @@ def pair_rows_part_maker(
 
     def make(spec: dict) -> Made:
         table, questions = open_sentences(spec["sentences"]), read_block(spec)
-        gold = read_block(spec, "gold")
-        gold = gold.filter(pc.is_in(gold["question_id"], value_set=questions["question_id"].combine_chunks()))
-        silver = read_block(spec, "silver")
-        pairs = training_pairs(gold, silver, **negatives)
+        gold = _of_block(read_block(spec, "gold"), questions)
+        silver = read_block(spec, "silver") if "silver" in spec else SILVER_SCHEMA.empty_table()
+        scored = read_block(spec, "gold_scores") if "gold_scores" in spec else None
+        pairs = training_pairs(gold, silver, gold_scored=scored, **negatives)
         if weighting == "gold":
             pairs = pairs.filter(pairs["is_gold"])
         positives: dict[str, list[int]] = {}
@@ -397,6 +398,10 @@ def pair_rows_part_maker(
         ]
 
     return make
+
+
+def _of_block(gold: pa.Table, questions: pa.Table) -> pa.Table:
+    return gold.filter(pc.is_in(gold["question_id"], value_set=questions["question_id"].combine_chunks()))
 
 
 def _contexts(table: SentenceTable, rows: np.ndarray) -> list[str]:

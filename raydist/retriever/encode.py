@@ -10,8 +10,9 @@ import numpy as np
 
 from raydist.errors import InputError
 from raydist.models import model_folder
-from raydist.packed import PackedEncoder, PairFormat, load_for_inference, tokenize
+from raydist.packed import PackedEncoder, load_for_inference
 from raydist.retriever.pooling import resolve_pooling
+from raydist.retriever.rows import tokenize_texts
 
 
 class TextEncoder:
@@ -30,12 +31,10 @@ class TextEncoder:
         self.pooling = resolve_pooling(pooling, self.folder)
         model, self.tokenizer = load_for_inference("AutoModel", self.folder, device)
         self.encoder = PackedEncoder(model, token_budget)
-        self.format = PairFormat(self.tokenizer)
         self.max_length = min(max_length or self._folder_length(), self.encoder.max_tokens)
-        if self.max_length <= self.format.num_special:
-            raise InputError(
-                f"max_length {self.max_length} leaves no room for text beside {self.format.num_special} special tokens"
-            )
+        special = self.tokenizer.num_special_tokens_to_add(pair=True)
+        if self.max_length <= special:
+            raise InputError(f"max_length {self.max_length} leaves no room for text beside {special} special tokens")
 
     def _folder_length(self) -> int:
         """The length that the folder's authors chose; sentence-transformers keeps it in a file of its own."""
@@ -48,17 +47,11 @@ class TextEncoder:
         return self.encoder.base.config.hidden_size
 
     def encode(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> np.ndarray:
-        """Unit vectors, float32 [number of texts, H]; with contexts, each as the second segment, cut to what room is left."""
-        if contexts is None:
-            rows = self.tokenizer(list(texts), truncation=True, max_length=self.max_length) if len(texts) else {"input_ids": []}
-            ids, types = rows["input_ids"], rows.get("token_type_ids")
-        else:
-            if len(contexts) != len(texts):
-                raise InputError(f"{len(contexts)} contexts for {len(texts)} texts: give one for each")
-            room = self.max_length - self.format.num_special
-            first, second = tokenize(self.tokenizer, texts, room), tokenize(self.tokenizer, contexts, room)
-            pairs = [self.format.pair(a, b, self.max_length) for a, b in zip(first, second)]
-            ids, types = [ids for ids, _ in pairs], [types for _, types in pairs]
+        """Unit vectors, float32 [number of texts, H]; with contexts, each is the second segment of its text, as in training."""
+        if contexts is not None and len(contexts) != len(texts):
+            raise InputError(f"{len(contexts)} contexts for {len(texts)} texts: give one for each")
+        ids, kinds = tokenize_texts(self.tokenizer, texts, contexts, max_length=self.max_length)
+        types = kinds if any(kinds) else None
         vectors = self.encoder.encode(ids, types, pooling=self.pooling)
         bad = np.flatnonzero(~np.isfinite(vectors).all(1))
         if len(bad):

@@ -190,13 +190,19 @@ def tokenize_texts(
     """Token ids and types (empty where the model has none) of texts, or of texts and their paragraphs as second segment.
 
     The longer segment is cut first, as SentenceTransformer does with a pair (text, paragraph): a paragraph loses its end long
-    before its sentence does.
+    before its sentence does. A text whose paragraph is empty is a text alone.
     """
-    if not len(texts):
-        return [], []
-    return _tokenize(
-        tokenizer, list(texts), None if contexts is None else list(contexts), truncation=True, max_length=max_length
-    )
+    ids: list[list[int]] = [[] for _ in texts]
+    types: list[list[int]] = [[] for _ in texts]
+    around = [""] * len(texts) if contexts is None else contexts
+    for paired in (False, True):
+        places = [place for place, context in enumerate(around) if bool(context) == paired]
+        if places:
+            seconds = [around[place] for place in places] if paired else None
+            found = _tokenize(tokenizer, [texts[place] for place in places], seconds, truncation=True, max_length=max_length)
+            for place, row_ids, row_types in zip(places, *found):
+                ids[place], types[place] = row_ids, row_types
+    return ids, types
 
 
 def _tokenize(tokenizer: Any, texts: list[str], seconds: list[str] | None, **how: Any) -> tuple[list, list]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.models import model_folder
-from raydist.storage import Storage
+from raydist.storage import Storage, folder_digest
 
 
 class Hit(NamedTuple):
@@ -30,8 +30,15 @@ class Hit(NamedTuple):
     text: str
 
 
-def publish(folder: Path, index: Path, table: Path, kind: str) -> None:
-    """Put an index and its texts into one folder, by hard links where the disk allows; an earlier one is replaced."""
+def publish(folder: Path, index: Path, table: Path, formula: dict[str, Any] | None = None) -> None:
+    """Put an index and its texts into one folder, by hard links where the disk allows; an earlier one is replaced.
+
+    `formula` is BM25's, for searches in this folder; the index itself knows of none.
+    """
+    if (folder / "index.json").is_file():
+        there, coming = (json.loads((path / "index.json").read_text())["shards"] for path in (folder, index))
+        if len(there) > len(coming):
+            raise InputError(f"{folder} holds documents that were added to it; delete it first, or give the run another name")
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(beside, ignore_errors=True)
     for source, target in ((index, beside), (table, beside / "texts-00000")):
@@ -43,6 +50,10 @@ def publish(folder: Path, index: Path, table: Path, kind: str) -> None:
                     os.link(file, to)
                 except OSError:
                     shutil.copy2(file, to)
+    if formula:
+        facts = json.loads((beside / "index.json").read_text()) | {"formula": formula}
+        (beside / "index.json").unlink()  # not through the link
+        (beside / "index.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     beside.rename(folder)
 
@@ -62,7 +73,9 @@ class Searcher:
         if not (self.folder / "index.json").is_file() and (self.folder / "index" / "index.json").is_file():
             self.folder = self.folder / "index"  # a run
         self.kind = _kind(self.folder)
-        self.tables = [SentenceTable(path) for path in sorted(self.folder.glob("texts-?????"))]
+        in_force = len(json.loads((self.folder / "index.json").read_text())["shards"])
+        tables = sorted(self.folder.glob("texts-?????"))  # of the corpus, then one for each shard that was added
+        self.tables = [SentenceTable(path) for path in tables if int(path.name[-5:]) < in_force]
         self._index: Any
         if self.kind == "dense":
             from raydist.retriever.index import DenseIndex
@@ -96,22 +109,28 @@ def _encoder(about: dict[str, Any], tower: str, length: str) -> Any:
     from raydist.retriever.encode import TextEncoder
 
     where = about["where"]
-    folder = Storage(where["storage"]).local_copy(where["folder"]) if "storage" in where else model_folder(where["name"])
+    stored = "storage" in where
+    folder = Storage(where["storage"]).local_copy(where["folder"]) if stored else model_folder(where["name"], where["revision"])
+    if folder_digest(folder) != about["model"]:
+        raise InputError(f"the model in {folder} is not the one that made this index; index anew with `raydist index`")
     if (folder / tower / "config.json").is_file():
         folder = folder / tower
     return TextEncoder(folder, pooling=about["pooling"], max_length=about["lengths"].get(length)).encode
+
+
+def _already(ids: pa.ChunkedArray, table: SentenceTable) -> list[str]:
+    return ids.filter(pa.array(table.find(ids) >= 0)).to_pylist()
 
 
 def add_sentences(folder: Path | str, sentences: pa.Table, passages: Iterable[pa.Table] = ()) -> int:
     """Add sentences (SENTENCE_SCHEMA) to an index as one more shard; nothing is rebuilt, statistics stay exact."""
     searcher = Searcher(folder)
     folder = searcher.folder
-    known = [id for table in searcher.tables for id, row in zip(sentences["sentence_id"].to_pylist(), table.find(
-        sentences["sentence_id"])) if row >= 0]  # fmt: skip
+    shards = len(json.loads((folder / "index.json").read_text())["shards"])
+    known = [id for table in searcher.tables for id in _already(sentences["sentence_id"], table)]
     if known:
         raise InputError(f"{len(known)} of these sentences are in the index already, {known[0]!r} for one; leave them out")
-    build_sentence_table(folder / f"texts-{len(searcher.tables):05d}", [sentences], passages)
-    table = SentenceTable(folder / f"texts-{len(searcher.tables):05d}")
+    table = build_sentence_table(folder / f"texts-{shards:05d}", [sentences], passages)  # seen when its shard is in force
     rows = np.arange(len(table))
     ids, texts = table.ids(rows).to_pylist(), table.texts(rows).to_pylist()
     if searcher.kind == "bm25":

@@ -68,11 +68,11 @@ def test_shards_and_actors_change_nothing(finished, make_run):
         "name=layout", "index.shard_rows=70", "cluster.actors=3", "cluster.threads_per_worker=1", config="debug_retrieval"
     )
     corpus = retrieval.open_corpora(other, ["train"])["train"]
-    found = retrieval.find(other, corpus, retrieval.named_encoder(other, "builtin:tiny", "auto", context=False))
+    encoder = retrieval.named_encoder(other, "builtin:tiny", "auto", context=False)
     cross_encoder = pipeline.Run(
         retrieval.override(finished.config, {"name": "debug_retrieval_cross_encoder"}), finished.cluster
     )
-    retrieval.mine(other, corpus, found, cross_encoder)
+    retrieval.mine(other, corpus, encoder, cross_encoder)
     assert other.folder.read_json("stages.json")["BM25 index of train"]["rows"] > 1
     assert silver(other) == silver(finished)
 

@@ -369,3 +369,27 @@ def test_real_passages_are_cut_much_as_multireqa_cuts_them(data_dir):
     ours = {(id, end) for id in boundaries for _, end in split_sentences(contexts[id])}
     theirs = {(id, end) for id, spans in boundaries.items() for _, end in spans}
     assert len(ours & theirs) / len(ours | theirs) > 0.95
+
+
+def test_documents_that_name_their_sentences(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    documents = [
+        {"_id": "d", "title": "t", "text": "It fell. It rose.", "sentences": [[0, 8], [9, 17]]},
+        {"_id": "d", "text": "Again.", "sentences": [[0, 6]]},
+        {"_id": "e", "text": "Short.", "sentences": [[0, 60]]},
+        {"_id": "f", "text": "Short.", "sentences": [["0", 6]]},
+    ]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "What rose?"}\n')
+    (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td#1\t1\n")
+    found = read_beir(tmp_path, "train")
+    assert found.sentences.select(["sentence_id", "text", "passage_id"]).to_pylist() == [
+        {"sentence_id": "d#0", "text": "It fell.", "passage_id": "d"},
+        {"sentence_id": "d#1", "text": "It rose.", "passage_id": "d"},
+    ]
+    assert found.passages["text"].to_pylist() == ["It fell. It rose."]
+    assert [(row.line, row.reason) for row in found.rejected] == [
+        (2, "duplicate id"),
+        (3, "sentence boundaries do not fit the passage"),
+        (4, "sentence boundaries do not fit the passage"),
+    ]

@@ -38,7 +38,7 @@ def plain_vectors(folder, texts, pooling, max_length, contexts=None):
     found = []
     for at, text in enumerate(texts):
         pair = (text,) if contexts is None else (text, contexts[at])
-        row = tokenizer(*pair, truncation="only_second" if contexts else True, max_length=max_length, return_tensors="pt")
+        row = tokenizer(*pair, truncation=True, max_length=max_length, return_tensors="pt")
         states = model(**row).last_hidden_state[0]
         vector = states[0] if pooling == "cls" else states.mean(0)
         found.append(torch.nn.functional.normalize(vector, dim=0).numpy())
