@@ -225,7 +225,7 @@ def sample(
 
 
 @app.command()
-def status(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]) -> None:
+def status(run: Annotated[str, typer.Argument(metavar="RUN", help="The folder or URI of a run.")]) -> None:
     """How far a run is, and what it has reached.
 
     Example: raydist status runs/quickstart

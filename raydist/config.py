@@ -491,6 +491,12 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _a_score_of_this_task(self) -> Self:
+        if self.task == "reader" and self.train.metric not in ("f1", "em"):
+            raise ValueError(f"train.metric: a reader has f1 and em, not {self.train.metric}")
+        return self
+
+    @model_validator(mode="after")
     def _a_teacher_has_something_to_say(self) -> Self:
         if self.retriever.loss != "softmax" and not self.mining.hard_negatives:
             raise ValueError(

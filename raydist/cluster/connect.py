@@ -19,6 +19,7 @@ WORKER_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while another process holds their core cost 4 x (PERFORMANCE.md)
     "TOKENIZERS_PARALLELISM": "false",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths mean the same in a worker
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }
 # Of a cluster on this machine alone: no node of it is taken away with notice, and its end is seen sooner.

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from raydist.training.kinds import Kind, name_questions, open_kind
 from raydist.training.loop import NonFiniteLoss, StepReport, num_steps, seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.trace import write_traces
+
+NOTICE_EVERY = 5  # steps between questions whether a node is to be taken away; each is a short wait for all ranks
 
 
 class TrainingFailed(RuntimeError):
@@ -69,7 +72,7 @@ def fit(
     )
     with _Watch(run):
         try:
-            trainer.fit()
+            _call(trainer.fit)
         except Exception as error:
             _raise_failure(run)
             for failure in getattr(error, "worker_failures", {}).values():
@@ -79,6 +82,19 @@ def fit(
             raise
     _raise_failure(run)
     return run.read_json("fitted.json")
+
+
+def _call(fit: Callable[[], object]) -> None:
+    """Ray's own handler of Ctrl-C ends the process with status 0, and stays when training is over."""
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if in_main else None
+    try:
+        fit()
+    except SystemExit:
+        raise KeyboardInterrupt from None
+    finally:
+        if in_main:
+            signal.signal(signal.SIGINT, before)
 
 
 def _raise_failure(run: Storage) -> None:
@@ -171,9 +187,10 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size) if rank == 0 else None
     every = config.train.evaluate_every or per_epoch
     settings = config.train
+    nodes = ranks if context.get_local_world_size() == 1 else -(-ranks // context.get_local_world_size())
     if log:
         log.started(time.time() - began)
-        note_attempt(run, state["step"], ranks)
+        note_attempt(run, state["step"], ranks, nodes)
 
     steps = training_steps(
         train,
@@ -226,7 +243,7 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
             save(plain, optimizer, schedule, state, log, rank)
         elif evaluate:  # by every rank, since report() is a barrier
             ray.train.report((log.latest if log else {}) | {"step": done, "total": total})
-        if noticed or done % settings.log_every or done == total or over:
+        if noticed or done % NOTICE_EVERY or done == total or over:
             continue
         if watched and ray.train.get_preemption_info() is not None:  # a barrier, too: hence by steps, and not by the clock
             noticed = True
@@ -237,10 +254,10 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
         log.close()
 
 
-def note_attempt(run: Storage, step: int, workers: int) -> None:
-    """workers.json: from which step on how many workers have trained; one line for each start, resume and resize."""
+def note_attempt(run: Storage, step: int, workers: int, nodes: int) -> None:
+    """workers.json: from which step on how many workers have trained, and on how many nodes; a line for each start."""
     before = run.read_json("workers.json") if step and run.exists("workers.json") else []
-    run.write_json("workers.json", [*before, {"step": step, "workers": workers}])
+    run.write_json("workers.json", [*before, {"step": step, "workers": workers, "nodes": nodes}])
 
 
 def _export(kind: Kind, task: torch.nn.Module, run: Storage, name: str) -> None:
@@ -361,7 +378,7 @@ class RunLog:
         line = {"step": step, "epoch": round(step / self.per_epoch, 4)} | {
             f"dev.{name}": value for name, value in scores.items()
         }
-        self.latest |= line
+        self.latest |= line | {"dev.step": step}
         self._add(line)
         self.evaluating += seconds
         self.seen_at += seconds

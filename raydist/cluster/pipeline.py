@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from raydist.cluster.connect import Cluster
 from raydist.cluster.stages import Work, run_parts
 from raydist.cluster.watch import show
-from raydist.config import Config, SourceConfig, to_yaml
+from raydist.config import Config, SourceConfig, flatten, override, to_yaml
 from raydist.errors import InputError
 from raydist.progress import say
 from raydist.records import REJECTED_SCHEMA, ReadCounts
@@ -75,6 +75,15 @@ class Run:
     prepared: dict[str, ReadySet] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)  # titles of stages that this command has used
     base: str | None = None  # the name of its base reader's run (two_stage.py), where trials share one
+
+    def __post_init__(self) -> None:
+        """Folders of models as full paths: workers start elsewhere."""
+        flat = flatten(self.config)
+        names = {key: flat.get(key) for key in ("model.name", "cross_encoder.model.name", "mining.encoder", "predict.model")}
+        local = {key: str(Path(name).absolute()) for key, name in names.items() if name and Path(name).is_dir()}
+        changes = {key: path for key, path in local.items() if path != names[key]}
+        if changes:
+            self.config = override(self.config, changes)
 
     @cached_property
     def storage(self) -> Storage:
@@ -368,9 +377,8 @@ def make_windows_of(run: Run, examples: dict[str, Made]) -> dict[str, dict]:
 
 
 def tokenizer_digest(folder: Path) -> str:
-    files = [
-        path for path in sorted(folder.glob("*")) if "token" in path.name or "vocab" in path.name or path.suffix == ".model"
-    ]
+    words = ("token", "vocab", "merges")
+    files = [path for path in sorted(folder.glob("*")) if path.suffix == ".model" or any(word in path.name for word in words)]
     return fingerprint({path.name: file_digest(path) for path in files})
 
 
@@ -446,8 +454,9 @@ def train_on(run: Run, sets: dict[str, dict], *, fresh: bool = False, callbacks:
         )
     identity = _training_identity(run, sets)
     if fresh:
-        made = ["training.json", "checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "tensorboard", "workers.json"]
-        for name in made + ["metrics.json"] * (config.task == "reader"):  # a retriever's has been written to by earlier stages
+        made = ["checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "tensorboard", "workers.json"]
+        made += ["metrics.json"] * (config.task == "reader")  # a retriever's has been written to by earlier stages
+        for name in [*made, "training.json"]:  # last: until then the old checkpoints are known for what they are
             run.folder.delete(name)
     if run.folder.exists("training.json"):
         before = run.folder.read_json("training.json")
@@ -484,6 +493,10 @@ def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
     flat["model.weights"] = folder_digest(run.model_folder)
     for name, where in sets.items():
         flat |= dict(_flat(where["identity"], f"data.{name}"))
+    if "dev" in sets and config["task"] == "reader":  # decides which model is the best one
+        flat["data.dev.rule"] = config["data"]["dev"]["rule"]
+        if config["train"]["dev_questions"]:
+            flat["data.seed"] = config["data"]["seed"]
     return json.loads(json.dumps(flat))  # as it comes back from the file
 
 
@@ -513,7 +526,7 @@ def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
     folder = reader_folder(run)
     made = make_predictions(run, sets, folder, k=config.predict.n_best)
     about: dict[str, Any] = {"model": folder_digest(folder), "tokenizer": tokenizer_digest(run.model_folder)}
-    about["max_answer_length"] = config.predict.max_answer_length
+    about |= {"max_answer_length": config.predict.max_answer_length, "n_best": config.predict.n_best}
     tables = {}
     for name, predictions in made.items():
         stage, manifest = predictions.stage, predictions.manifest
@@ -578,7 +591,7 @@ def make_predictions(
         works.append(Work(stage, specs, f"predictions for {name}"))
     actors = config.cluster.actors
     threads = config.cluster.threads_per_worker or max(1, (os.cpu_count() or 1) // actors)
-    where = {"model": str(folder)} if config.predict.model else {"storage": run.folder.uri, "model": "model"}
+    where = {"model": config.predict.model} if config.predict.model else {"storage": run.folder.uri, "model": "model"}
     kwargs = where | {"threads": threads, "settings": settings}
     manifests = run_stages(
         run, works, prediction_part_maker, kwargs, label="predict", actors=actors, gpus=config.cluster.gpus_per_worker
@@ -720,9 +733,9 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
 # --- looking at runs -------------------------------------------------------------------------------------------------
 
 
-def describe_run(folder: Path) -> str:
+def describe_run(folder: str) -> str:
     """How far a run is, and what it has reached."""
-    run = Storage(str(folder))
+    run = Storage(folder)
     if not run.exists("config.yaml"):
         raise InputError(
             f"{folder} is not a run: it has no config.yaml; runs are folders in `storage`, such as runs/quickstart"

@@ -561,7 +561,7 @@ def dev_reports(config: Config) -> Any:
     class DevReports(TuneReportCallback):
         def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
             seen = metrics[0]
-            if wanted in seen and seen["step"] < seen["total"]:
+            if wanted in seen and seen["dev.step"] == seen["step"] < seen["total"]:  # not an old score with a checkpoint
                 super().after_report(run_context, [{"step": seen["step"], wanted: seen[wanted]}], None)
 
         def wait(self) -> None:

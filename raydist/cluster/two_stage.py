@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from raydist.cluster.pipeline import Run, evaluate, make_predictions, reader_folder, run_stages, tokenizer_digest, train
+from raydist.cluster.pipeline import Run, evaluate, locate, make_predictions, reader_folder, run_stages, tokenizer_digest, train
 from raydist.cluster.stages import Work
-from raydist.config import override
+from raydist.config import ObjectivesConfig, override
 from raydist.progress import say
 from raydist.storage import Stage, file_digest
 
@@ -22,7 +22,7 @@ def base_runs(run: Run) -> list[Run]:
     """The plain readers whose n-best lists make the sets: the same data and settings, and no objective but the task."""
     wanted = run.config.objectives.hard_learning
     assert wanted is not None
-    off: dict[str, Any] = {f"objectives.{name}": None for name in ("infomax", "pfa", "hard_learning", "answer_contrast")}
+    off: dict[str, Any] = {f"objectives.{name}": None for name in ObjectivesConfig.model_fields if name != "span"}
     off |= {"predict.model": None, "predict.split": [], "evaluate.predictions": {}}
     folds = wanted.nbest_folds
     bases = []
@@ -38,8 +38,9 @@ def with_nbest_sets(run: Run, where: dict, *, fresh: bool = False) -> dict:
     wanted = run.config.objectives.hard_learning
     assert wanted is not None
     predictions: list[dict] = []
+    run.folder.delete("base.json")
     if wanted.sets:
-        file = str(Path(run.config.data.root, wanted.sets).expanduser())
+        file = locate(run, wanted.sets)
         _check_file(run, file)
         source: dict = {"file": file_digest(file)}
         predictions = [{"file": str(Path(file).absolute())} for _ in where["windows"]]
@@ -95,7 +96,8 @@ def _check_file(run: Run, file: str) -> None:
         "examples": run.prepared["train"].examples.stage.fingerprint,
         "max_answer_length": run.config.predict.max_answer_length,
     }
-    check_sets_file(file, wanted)
+    assert run.config.objectives.hard_learning is not None
+    check_sets_file(file, wanted, run.config.objectives.hard_learning.size)
 
 
 def evaluate_base(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -22,7 +23,6 @@ def _gauge(name: str) -> Any:
 
 def show(name: str, value: float, /, **tags: str) -> None:
     """Set a gauge; nothing where no cluster is connected."""
-    import ray
-
-    if ray.is_initialized():
+    ray = sys.modules.get("ray")  # a command that finds all done does not load it
+    if ray and ray.is_initialized():
         _gauge(name).set(float(value), tags=tags)

@@ -111,7 +111,7 @@ def set_part_maker(*, size: int) -> Callable[[dict], dict[str, Any]]:
     return make
 
 
-def check_sets_file(path: str, wanted: dict[str, Any]) -> None:
+def check_sets_file(path: str, wanted: dict[str, Any], size: int) -> None:
     """Refuse lists made for other questions or by another tokenizer; `raydist predict` says in the file what it used."""
     try:
         metadata = pq.read_schema(path).metadata or {}
@@ -127,6 +127,11 @@ def check_sets_file(path: str, wanted: dict[str, Any]) -> None:
         raise InputError(
             f"objectives.hard_learning.sets: {path} does not say what it was made with; give the predictions/train.parquet "
             f"that `raydist predict ... predict.split=train` writes"
+        )
+    if made.get("n_best", 0) < size:
+        raise InputError(
+            f"objectives.hard_learning.sets: {path} has lists of {made.get('n_best', 0)}, and size is {size}: lower it, or make "
+            f"the lists anew with predict.n_best={size}"
         )
     names = {
         "tokenizer": "another tokenizer",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -113,12 +112,13 @@ def prediction_part_maker(
     import torch
     from transformers import AutoTokenizer
 
+    from raydist.models import model_folder
     from raydist.reader.model import load_reader
     from raydist.reader.predict import predict_examples
     from raydist.reader.rows import WindowRows
 
     torch.set_num_threads(threads)
-    folder = Storage(storage).local_copy(model) if storage else Path(model)
+    folder = Storage(storage).local_copy(model) if storage else model_folder(model)
     reader = load_reader(folder).to("cuda" if torch.cuda.is_available() else "cpu")
     pad_id = AutoTokenizer.from_pretrained(folder).pad_token_id
 

@@ -32,6 +32,13 @@ STEPS = (
 )
 
 
+class Holder:
+    """Takes the head's CPUs."""
+
+    def ready(self) -> bool:
+        return True
+
+
 @contextmanager
 def nodes(count: int):
     """A head without CPUs for work but its own needs, and `count` nodes of one CPU; the Ray cluster and ours on it."""
@@ -47,6 +54,8 @@ def nodes(count: int):
     try:
         with Cluster(ClusterConfig(address=cluster.address)) as ours:
             ours.start()
+            holder = ray.remote(num_cpus=2, resources={"head": 1})(Holder).remote()  # so that the work is on the nodes
+            ray.get(holder.ready.remote())
             yield cluster, added, ours
     finally:
         ray.shutdown()
@@ -90,27 +99,17 @@ def two_workers(folder: Path) -> dict:
         one, two = make_run(ours, folder, "one", *STEPS), make_run(ours, folder, "two", *STEPS, "cluster.workers=2")
         pipeline.train(one)
         pipeline.train(two)
-        return {"one": losses(one), "two": losses(two)}
+        return {"one": losses(one), "two": losses(two), "attempts": two.folder.read_json("workers.json")}
 
 
 def a_node_leaves_and_comes_back(folder: Path) -> dict:
     """Elastic training: two workers, then one, then two again; the same steps throughout."""
     from raydist.cluster import pipeline
 
-    # what holds the head's CPUs, so that workers are on the nodes
     steps = [*STEPS, "train.max_steps=120", "train.epochs=40", "train.log_every=1", "cluster.workers=[1, 2]"]
     with nodes(2) as (cluster, added, ours):
-        import ray
-
-        @ray.remote(num_cpus=2, resources={"head": 1})
-        class Holder:
-            def ready(self) -> bool:
-                return True
-
-        holder = Holder.remote()
         run = make_run(ours, folder, "elastic", *steps)
         pipeline.prepare(run, ["train"])
-        ray.get(holder.ready.remote())
         seen: dict[str, int] = {}
 
         def disturb() -> None:
@@ -143,18 +142,11 @@ def notice(folder: Path) -> dict:
         "cluster.workers=1",
     ]
     with nodes(2) as (cluster, added, ours):
-        import ray
+        import ray.util.state
 
-        @ray.remote(num_cpus=2, resources={"head": 1})
-        class Holder:
-            def ready(self) -> bool:
-                return True
-
-        holder = Holder.remote()
         run = make_run(ours, folder, "noticed", *steps)
         pipeline.prepare(run, ["train"])
-        ray.get(holder.ready.remote())
-        seen = {}
+        seen: dict[str, int] = {}
 
         def disturb() -> None:
             wait_for(lambda: step_of(run) >= 5)
@@ -168,8 +160,6 @@ def notice(folder: Path) -> dict:
             time.sleep(8)
             seen["killed_at"] = step_of(run)
             cluster.remove_node(node, allow_graceful=False)
-
-        import ray.util.state
 
         thread = threading.Thread(target=disturb, daemon=True)
         thread.start()

@@ -25,6 +25,7 @@ def test_two_workers_on_two_nodes_make_the_steps_of_one(on_nodes):
     found = on_nodes("two_workers")
     assert len(found["one"]) == 20
     assert found["two"] == pytest.approx(found["one"], abs=1e-5)
+    assert found["attempts"] == [{"step": 0, "workers": 2, "nodes": 2}]
 
 
 def test_training_goes_on_with_fewer_workers_and_grows_again(on_nodes):

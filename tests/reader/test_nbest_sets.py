@@ -117,17 +117,21 @@ def test_batches_carry_the_sets_padded(rows, examples, tmp_path):
 def test_a_file_of_lists_must_say_what_it_was_made_with(tmp_path):
     path = str(tmp_path / "train.parquet")
     wanted = {"tokenizer": "t1", "examples": "e1", "max_answer_length": 30}
+    made = wanted | {"n_best": 20}
     with pytest.raises(InputError, match=r"there is no .*train.parquet; write it with `raydist predict"):
-        check_sets_file(path, wanted)
+        check_sets_file(path, wanted, 20)
     (tmp_path / "train.parquet").write_text("no table")
     with pytest.raises(InputError, match="is no Parquet file"):
-        check_sets_file(path, wanted)
+        check_sets_file(path, wanted, 20)
     pq.write_table(PREDICTED, path)
     with pytest.raises(InputError, match="does not say what it was made with"):
-        check_sets_file(path, wanted)
+        check_sets_file(path, wanted, 20)
     for key, what in (("tokenizer", "another tokenizer"), ("examples", "another data file")):
-        (tmp_path / "train.parquet").write_bytes(encode_table(PREDICTED, "parquet", wanted | {key: "other"}))
+        (tmp_path / "train.parquet").write_bytes(encode_table(PREDICTED, "parquet", made | {key: "other"}))
         with pytest.raises(InputError, match=what):
-            check_sets_file(path, wanted)
-    (tmp_path / "train.parquet").write_bytes(encode_table(PREDICTED, "parquet", wanted))
-    check_sets_file(path, wanted)
+            check_sets_file(path, wanted, 20)
+    (tmp_path / "train.parquet").write_bytes(encode_table(PREDICTED, "parquet", made | {"n_best": 5}))
+    with pytest.raises(InputError, match=r"lists of 5, and size is 20"):
+        check_sets_file(path, wanted, 20)
+    (tmp_path / "train.parquet").write_bytes(encode_table(PREDICTED, "parquet", made))
+    check_sets_file(path, wanted, 20)
