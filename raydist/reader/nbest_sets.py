@@ -130,8 +130,8 @@ def check_sets_file(path: str, wanted: dict[str, Any], size: int) -> None:
         )
     if made.get("n_best", 0) < size:
         raise InputError(
-            f"objectives.hard_learning.sets: {path} has lists of {made.get('n_best', 0)}, and size is {size}: lower it, or make "
-            f"the lists anew with predict.n_best={size}"
+            f"objectives.hard_learning.sets: {path} has lists of {made.get('n_best', 0)}, and size is {size}: lower it, or "
+            f"make the lists anew with predict.n_best={size}"
         )
     names = {
         "tokenizer": "another tokenizer",
