@@ -28,6 +28,7 @@ def test_two_workers_on_two_nodes_make_the_steps_of_one(on_nodes):
     assert found["attempts"] == [{"step": 0, "workers": 2, "nodes": 2}]
 
 
+@pytest.mark.slow
 def test_training_goes_on_with_fewer_workers_and_grows_again(on_nodes):
     found = on_nodes("a_node_leaves_and_comes_back")
     assert found["steps"] == 120
@@ -38,12 +39,14 @@ def test_training_goes_on_with_fewer_workers_and_grows_again(on_nodes):
     assert counts[-1] == 2, "it grew again"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_taken_before_a_node_goes(on_nodes):
     found = on_nodes("notice")
     assert found["steps"] == 60
     assert found["resumed_from"] >= found["seen"]["drained_at"], "no step before the notice was lost"
 
 
+@pytest.mark.slow
 def test_a_node_lost_while_scoring_changes_no_byte(on_nodes, tmp_path):
     assert on_nodes("scoring")["killed"]
     calm, disturbed = (

@@ -117,6 +117,7 @@ def test_clean_leaves_the_stages_of_trials_alone(swept, storage):
     assert not used & set(pipeline.unused_stages(Storage(storage)))
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_and_does_no_trial_twice(swept, storage):
     folder = Path(storage, "killed")
     arguments = ["sweep", "debug_sweep", f"storage={storage}", "sweep.at_once=1", "name=killed"]
@@ -193,6 +194,7 @@ def test_optuna_carries_on_with_what_it_asked_and_what_it_learned(cluster, stora
     assert found["best"]["choice"]["optim.lr"] == max(row["choice"]["optim.lr"] for row in found["settings"])
 
 
+@pytest.mark.slow
 def test_a_diverged_trial_is_recorded_and_the_others_go_on(cluster, storage):
     """The loss of the first one is not a number; a sweep of one good and one bad setting has a best one."""
     overrides = ("name=diverged_sweep", "sweep.space.optim.lr=[1e30,1e-3]", "sweep.seeds=[0]", "optim.warmup_steps=0")

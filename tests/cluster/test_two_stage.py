@@ -70,6 +70,7 @@ def test_sets_of_a_file_give_the_same_training_as_sets_made_on_the_way(make_run,
         pipeline.train(tokens)
 
 
+@pytest.mark.slow
 def test_cross_fitted_lists_come_from_readers_that_never_saw_the_question(make_run):
     from raydist.reader.parts import in_fold
 
