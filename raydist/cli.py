@@ -76,7 +76,8 @@ def train(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
 
     with opened(config, overrides, verbose) as run:
         pipeline.train(run, fresh=fresh)
-        print(f"model in {run.folder.path('model')}")
+        ending = "_cross_encoder" if run.config.task == "cross_encoder" else ""
+        print(f"model in {run.storage.path(run.config.name + ending, 'model')}")
 
 
 @app.command()

@@ -5,7 +5,7 @@ Plain numbers are read into arrays; lists (tokens) stay on disk, mapped, and are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,8 @@ class MappedRows:
         within = row - int(self.first[part])
         return flat[starts[within] : starts[within + 1]]
 
-    def group(self, rows: np.ndarray) -> Any:
-        """What every rank knows about some rows."""
-        raise NotImplementedError
-
-    def batch(self, rows: np.ndarray, *, pad_id: int, groups: tuple, group: int, mine: np.ndarray, seed: int, step: int) -> Any:
-        """Padded tensors of some rows."""
-        raise NotImplementedError
+    group: Callable[[np.ndarray], Any]  # of a subclass: what every rank knows about some rows
+    batch: Callable[..., Any]  # padded tensors of some rows
 
     def step_batches(
         self, groups: Sequence[np.ndarray], *, rank: int, ranks: int, pad_id: int, seed: int, step: int

@@ -122,31 +122,19 @@ def _files_of(path: Path, patterns: tuple[str, ...]) -> list[Path]:
 def _table_work(run: Run, name: str, made: Made) -> Work:
     """Keyed by what the sentences are, so that sets over the same corpus share the table and its indexes."""
     part = made.manifest.parts[0]["name"]
-    storage, folder = made.stage.storage, made.stage.folder
-    digests = {file: _digest(storage, f"{folder}/{file}") for file in (part, "passages-00000.parquet")}
-    identity = {"version": VERSION, "sentences": digests[part], "passages": digests["passages-00000.parquet"]}
+    identity = {"version": VERSION, **made.manifest.parts[0]["info"]["digests"]}
     stage = Stage(run.storage, "sentences", identity)
     spec = {"set": made.stage.uri, "sentences": part, "passages": "passages-00000.parquet", "stage": stage.uri}
     return Work(stage, [spec], f"sentences of {name}")
-
-
-def _digest(storage: Storage, name: str) -> str:
-    import hashlib
-
-    import pyarrow.parquet as pq
-
-    with storage.open_input(name) as file:  # of the rows alone: what is said about the questions is in the file's metadata
-        table = pq.read_table(file).replace_schema_metadata(None)
-    digest = hashlib.blake2b(digest_size=16)
-    for batch in table.combine_chunks().to_batches():
-        digest.update(batch.serialize())
-    return digest.hexdigest()
 
 
 def _tell(run: Run, name: str, made: Made) -> None:
     """Say what was refused, and stop where it is too much."""
     info = made.manifest.parts[0]["info"]
     rows = made.manifest.rows + info["questions"]
+    repeated = ", ".join(f"{number:,} {kind}" for kind, number in info["duplicates"].items() if number)
+    if repeated:
+        say(f"corpus {name}: sentences whose text stands elsewhere, too: {repeated}; none of them is a negative of the other")
     if not info["rejected"]:
         return
     table = read_parquet(run.storage, f"{made.stage.folder}/rejected-00000.parquet")

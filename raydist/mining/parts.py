@@ -6,8 +6,9 @@ first and the part, a row of counts, after them: as everywhere, the part's name 
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from raydist.corpus.passages import RetrievalSet
+from raydist.corpus.passages import RetrievalSet, count_duplicates
 from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.models import model_folder
@@ -93,10 +95,20 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
                 "passages": found.passages.num_rows,
                 "rejected": len(found.rejected),
                 "reasons": _counted([row.reason for row in found.rejected]),
+                "duplicates": count_duplicates(found.sentences),
+                "digests": {"sentences": _digest(found.sentences), "passages": _digest(found.passages)},
             },
         }
 
     return make
+
+
+def _digest(table: pa.Table) -> str:
+    """Of the rows."""
+    digest = hashlib.blake2b(digest_size=16)
+    for batch in table.combine_chunks().to_batches():
+        digest.update(batch.serialize())
+    return digest.hexdigest()
 
 
 def _counted(names: list[str]) -> dict[str, int]:
@@ -136,14 +148,16 @@ def sentence_table_part_maker() -> Callable[[dict], Made]:
     """All sentences and passages of a set -> a memory-mapped table of them. Memory: about 100 bytes a sentence."""
 
     def make(spec: dict) -> Made:
-        storage = Storage(spec["set"])
-        sentences, passages = (read_parquet(storage, name) for name in (spec["sentences"], spec["passages"]))
+        def blocks(name: str) -> Iterator[pa.Table]:
+            with Storage(spec["set"]).open_input(name) as file:
+                for batch in pq.ParquetFile(file).iter_batches():
+                    yield pa.Table.from_batches([batch])
 
         def build(folder: Path) -> None:
-            build_sentence_table(folder, [sentences], [passages] if passages.num_rows else [])
+            build_sentence_table(folder, blocks(spec["sentences"]), blocks(spec["passages"]))
 
         build_into(spec["stage"], "table", build)
-        return {"part": pa.table({"sentences": [sentences.num_rows], "passages": [passages.num_rows]})}
+        return {"part": pa.table({"sentences": [len(open_sentences(spec["stage"]))]})}
 
     return make
 
