@@ -7,6 +7,7 @@ those lines passes through the driver. Memory: one part per worker.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,9 @@ from raydist.progress import Progress, say
 from raydist.storage import Manifest, Stage, Storage, StorageError, describe_part, encode_table, fingerprint
 
 
+STOP = "stop"  # in a stage's folder: a part of it failed, and the others are not to be begun
+
+
 @dataclass(frozen=True)
 class Work:
     """A stage and what its parts are to be made of, one specification per part."""
@@ -38,6 +42,9 @@ def write_parts(batch: dict[str, np.ndarray], maker: Callable, kwargs: str, once
     lines = []
     for text in batch["task"]:
         task = json.loads(text)
+        if Storage(task["folder"]).exists(STOP):
+            lines.append(json.dumps({"skipped": True}))
+            continue
         try:
             line = {"work": task["work"], "number": task["number"]} | _write(task, _made_with(maker, kwargs, once))
         except (InputError, StorageError) as error:  # as data: an exception would come back wrapped and without its kind
@@ -153,9 +160,20 @@ def _stream(tasks: list[dict], maker: Callable, kwargs: Mapping[str, Any], actor
         dataset = dataset.map_batches(
             write_parts, fn_kwargs=given, batch_size=1, compute=TaskPoolStrategy(size=workers), num_cpus=1
         )
+    for folder in folders:
+        Storage(folder).delete(STOP)
+    problem: Exception | None = None
     for batch in dataset.iter_batches(batch_size=None):
         for text in batch["line"]:
             line = json.loads(text)
-            if "error" in line:
-                raise (InputError if line["input"] else StorageError)(line["error"])
-            yield line
+            if "error" in line and problem is None:
+                problem = (InputError if line["input"] else StorageError)(line["error"])
+                for folder in folders:  # and wait for what has begun: the next command must not meet it
+                    with contextlib.suppress(StorageError):
+                        Storage(folder).write_bytes(STOP, b"")
+            elif problem is None:
+                yield line
+    if problem:
+        for folder in folders:
+            Storage(folder).delete(STOP)
+        raise problem
