@@ -24,7 +24,6 @@ from raydist.errors import InputError
 from raydist.progress import Progress, say
 from raydist.storage import Manifest, Stage, Storage, StorageError, describe_part, encode_table, fingerprint
 
-
 STOP = "stop"  # in a stage's folder: a part of it failed, and the others are not to be begun
 
 
@@ -171,6 +170,8 @@ def _stream(tasks: list[dict], maker: Callable, kwargs: Mapping[str, Any], actor
                 for folder in folders:  # and wait for what has begun: the next command must not meet it
                     with contextlib.suppress(StorageError):
                         Storage(folder).write_bytes(STOP, b"")
+            elif "skipped" in line and problem is None:
+                problem = StorageError("a part of this stage failed in another command; run the same command again")
             elif problem is None:
                 yield line
     if problem:
