@@ -175,7 +175,7 @@ def test_the_whole_pipeline_leaves_a_run_that_can_be_looked_at(whole, tmp_path):
     file = str(folder / "evaluation/dev.parquet")
     rows = load_dataset("parquet", data_files=file, split="train", cache_dir=str(tmp_path))
     assert sum(row["f1"] for row in rows) / 60 == pytest.approx(metrics["dev.f1"], abs=1e-4)
-    description = pipeline.describe_run(folder)
+    description = pipeline.describe_run(str(folder))
     assert "train: done, 20 steps" in description
     assert "dev.f1" in description
 
