@@ -187,10 +187,12 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size) if rank == 0 else None
     every = config.train.evaluate_every or per_epoch
     settings = config.train
-    nodes = ranks if context.get_local_world_size() == 1 else -(-ranks // context.get_local_world_size())
+    nodes = [ray.get_runtime_context().get_node_id()] * ranks
+    if ranks > 1:
+        torch.distributed.all_gather_object(nodes, nodes[0])
     if log:
         log.started(time.time() - began)
-        note_attempt(run, state["step"], ranks, nodes)
+        note_attempt(run, state["step"], ranks, len(set(nodes)))
 
     steps = training_steps(
         train,
