@@ -135,9 +135,9 @@ def notice(folder: Path) -> dict:
 
     steps = [
         *STEPS,
-        "train.max_steps=60",
-        "train.epochs=20",
-        "train.checkpoint_every=1000",
+        "train.max_steps=600",
+        "train.epochs=200",
+        "train.checkpoint_every=10000",
         "train.log_every=1",
         "cluster.workers=1",
     ]
