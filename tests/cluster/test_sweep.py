@@ -56,7 +56,7 @@ def test_a_sweep_ranks_its_settings_and_keeps_the_best_model_alone(swept):
     assert len(list(swept.glob("trials/*/metrics.json"))) == 4  # numbers stay
     assert not (swept / "tune").exists()
     report = (swept / "report.html").read_text()
-    assert "against optim.lr" in report
+    assert "dev f1@20 against optim.lr" in report
     assert "during training" in report
 
 
