@@ -129,10 +129,10 @@ def train(data: Path, seed: int, questions: int, max_steps: int | None):
     return model, tokenizer
 
 
-def scores_of(model, tokenizer, data: Path) -> dict[str, float]:
+def scores_of(model, tokenizer, data: Path, tests: list[str]) -> dict[str, float]:
     scores = {}
-    for name, file in TESTS.items():
-        examples = examples_of(data / file)
+    for name in tests:
+        examples = examples_of(data / TESTS[name])
         texts = predict(model, tokenizer, examples)
         rows = score_predictions(texts, examples, "squad")
         scores |= {f"{name}.{key}": aggregate(rows)[key] for key in ("f1", "em")}
@@ -162,6 +162,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=QUESTIONS)
     parser.add_argument("--max-steps", type=int)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--tests", nargs="+", choices=TESTS, default=list(TESTS))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--compare", type=Path, nargs="+", default=[])
     parser.add_argument("--plain", type=Path, nargs="+", default=[])
@@ -170,7 +171,7 @@ def main() -> None:
     if args.compare:
         return compare(args.compare, args.plain)
     torch.set_num_threads(args.threads)
-    scores = scores_of(*train(args.data_dir, args.seed, args.questions, args.max_steps), args.data_dir)
+    scores = scores_of(*train(args.data_dir, args.seed, args.questions, args.max_steps), args.data_dir, args.tests)
     print(json.dumps(scores, indent=1))
     if args.out:
         args.out.write_text(json.dumps(scores))
