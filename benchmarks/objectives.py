@@ -17,6 +17,7 @@ import torch
 from raydist.config import Config
 from raydist.models import model_folder
 from raydist.objectives.base import Batch, GroupRows
+from raydist.training.cores import use_cores
 from raydist.training.loop import train_step
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.tasks import build_reader_task
@@ -83,7 +84,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=256)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    use_cores(args.threads)  # of all that are compared
     folder = model_folder("builtin:minilm")
     batch = made_batch(args.batch, args.length)
     tasks = {}

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, get_linear_schedule_with_warmup
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.utils import logging
 
 from raydist.corpus.readers import plan_splits, read_split
@@ -105,7 +106,9 @@ def train(data: Path, seed: int, questions: int, max_steps: int | None):
     chosen = np.random.default_rng(0).permutation(len(examples))[:questions]  # the same ones for every seed
     rows = windows_of([examples[i] for i in chosen], tokenizer, with_labels=True)
     generator = torch.Generator().manual_seed(seed)
-    loader = DataLoader(rows, BATCH, shuffle=True, collate_fn=pad, generator=generator)
+    lengths = [len(row["input_ids"]) for row in rows]  # grouped by length, as Trainer's group_by_length does: less padding
+    sampler = LengthGroupedSampler(BATCH, lengths=lengths, generator=generator)
+    loader = DataLoader(rows, BATCH, sampler=sampler, collate_fn=pad)
     steps = len(loader) * EPOCHS
     no_decay = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": [p for p in model.parameters() if p.dim() >= 2]}, {"params": no_decay, "weight_decay": 0.0}]

@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
 from transformers import AutoTokenizer
 
 from raydist.cluster import pipeline
 from raydist.cluster.connect import Cluster
 from raydist.config import load_config
 from raydist.reader.rows import WindowRows
+from raydist.training.cores import use_cores
 from raydist.training.loop import seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.tasks import build_reader_task
@@ -30,7 +30,7 @@ def plain(run: pipeline.Run, steps: int, threads: int) -> float:
     config = run.config
     where = pipeline.prepare(run, ["train"])["train"].where
     rows = WindowRows([Path(where["windows_folder"]) / name for name in where["windows"]])
-    torch.set_num_threads(threads)
+    use_cores(threads)
     task = build_reader_task(config, run.model_folder)
     optimizer = build_optimizer(task, config.optim)
     schedule = build_schedule(optimizer, config.optim, steps, config.train.batch_size)

@@ -26,6 +26,7 @@ from raydist.reader.features import make_windows
 from raydist.reader.rows import WindowRows
 from raydist.records import examples_table
 from raydist.storage import encode_table
+from raydist.training.cores import use_cores
 from raydist.training.loop import seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.tasks import build_reader_task
@@ -116,7 +117,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    use_cores(args.threads)  # of all that are compared
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     folder = model_folder("builtin:minilm")

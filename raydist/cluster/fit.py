@@ -25,6 +25,7 @@ from raydist.config import Config
 from raydist.errors import InputError
 from raydist.progress import Progress, say
 from raydist.storage import Storage, StorageError, has_model
+from raydist.training.cores import use_cores
 from raydist.training.kinds import Kind, name_questions, open_kind
 from raydist.training.loop import NonFiniteLoss, StepReport, num_steps, seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
@@ -169,7 +170,7 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     rank, ranks = context.get_world_rank(), context.get_world_size()
     if not config.cluster.gpus_per_worker:
         cores = os.cpu_count() or 1
-        torch.set_num_threads(config.cluster.threads_per_worker or max(1, cores // context.get_local_world_size()))
+        use_cores(config.cluster.threads_per_worker or max(1, cores // context.get_local_world_size()))
     kind = open_kind(config, sets, rank, ranks)
     train = kind.rows
     total = num_steps(

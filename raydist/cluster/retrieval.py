@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from raydist.cluster.pipeline import Made, Run, locate, report, run_stages, tokenizer_digest, train_on
 from raydist.cluster.stages import Work
-from raydist.config import CorpusSource, override
+from raydist.config import Config, CorpusSource, flatten, override
 from raydist.errors import InputError
 from raydist.mining import parts as make
 from raydist.progress import say
@@ -361,7 +361,7 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
     lengths = {"max_question_length": given.max_question_length, "max_length": given.max_length}
     model = {"name": given.model.name, "revision": given.model.revision}
     changes = {
-        "name": f"{run.config.name}_cross_encoder",
+        "name": _cross_encoder_name(run),
         "task": "cross_encoder",
         "model": given.model.model_dump(mode="json"),
         "train": given.train.model_dump(mode="json"),
@@ -392,6 +392,11 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
     train_on(beside, sets, fresh=fresh)
     _judge(run, beside, corpus, labelled)
     return beside
+
+
+def _cross_encoder_name(run: Run) -> str:
+    """A run beside the main one; trials of a sweep share theirs."""
+    return run.base or f"{run.config.name}_cross_encoder"
 
 
 def _rows(made: Made) -> dict[str, Any]:
@@ -464,8 +469,8 @@ def score(run: Run, cross_encoder: Run, corpus: Corpus, pairs: Made | None, name
 # --- silver pairs ----------------------------------------------------------------------------------------------------
 
 
-def mine(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run) -> Made:
-    """Candidates -> scores -> silver pairs. Scores are kept: threshold, power and temperature change without a model call."""
+def score_candidates(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run) -> Made:
+    """Candidates -> scores. These are kept: threshold, power and temperature change without a model call."""
     mining = run.config.mining
     found = find(run, corpus, encoder, mining.candidates)
     settings = {"top": mining.candidates, "same_doc": mining.same_doc}
@@ -478,7 +483,13 @@ def mine(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run) -> Made
         {"settings": settings},
         inputs={"bm25": found.bm25, "dense": found.dense},
     )
-    scores = score(run, cross_encoder, corpus, candidates, "scores")
+    return score(run, cross_encoder, corpus, candidates, "scores")
+
+
+def mine(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run) -> Made:
+    """Candidates -> scores -> silver pairs."""
+    mining = run.config.mining
+    scores = score_candidates(run, corpus, encoder, cross_encoder)
     temperature = None
     if mining.calibrate == "temperature":
         temperature = run.folder.read_json("cross_encoder/reliability.json")["temperature"]
@@ -582,6 +593,40 @@ def build_retriever(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[R
     return cross_encoder, variants | {"gold_silver_weighted": run}
 
 
+# --- trials of a sweep -----------------------------------------------------------------------------------------------
+
+OF_A_TRIAL = (  # what changes nothing of what trials share
+    *("name", "storage", "cluster.", "sweep", "train.", "optim.", "objectives.", "predict.", "evaluate."),
+    *("mining.threshold", "mining.power", "mining.weighting", "mining.calibrate", "mining.rounds"),
+    *("mining.hard_negatives", "mining.negative_p"),
+    *("retriever.towers", "retriever.loss", "retriever.objective", "retriever.normalise", "retriever.scale"),
+    *("retriever.mask_known_positives", "retriever.bucket_by_length", "retriever.chunk_rows", "retriever.cached"),
+    *("retriever.variants", "retriever.rerank"),
+)
+NOT_OF_THE_CROSS_ENCODER = ("corpus.test", "model.", "mining.candidates", "mining.same_doc", "retriever.search_depth")
+
+
+def shared_settings(config: Config, *, cross_encoder: bool = False) -> dict[str, Any]:
+    """The settings that decide what trials share: all stages up to the scores, or the cross-encoder alone."""
+    left_out = OF_A_TRIAL + (NOT_OF_THE_CROSS_ENCODER if cross_encoder else ())
+    return {key: value for key, value in flatten(config).items() if not key.startswith(left_out)}
+
+
+def prepare_trials(run: Run) -> dict[str, str]:
+    """Make all that does not depend on a trial's own settings; the fingerprints of its corpora."""
+    corpora = open_corpora(run)
+    corpus = corpora["train"]
+    encoder = named_encoder(run, run.config.mining.encoder, run.config.mining.pooling, context=False)
+    score_candidates(run, corpus, encoder, train_cross_encoder(run, corpus, encoder))
+    for name in run.config.corpus.test:
+        _untrained_lists(run, corpora[name])
+    return fingerprints(corpora)
+
+
+def fingerprints(corpora: dict[str, Corpus]) -> dict[str, str]:
+    return {name: corpus.made.stage.fingerprint for name, corpus in corpora.items()}
+
+
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
@@ -591,15 +636,20 @@ def evaluate_retrieval(run: Run, cross_encoder: Run | None, variants: dict[str, 
     depth = given.search_depth
     for name in run.config.corpus.test:
         corpus = corpora[name]
-        lists = {"bm25": search_bm25(run, corpus, index_bm25(run, corpus), depth)}
-        untrained = own_encoder(run)
-        encoders = {"untrained": untrained} | {method: trained_encoder(other) for method, other in variants.items()}
-        for method, encoder in encoders.items():
+        lists = _untrained_lists(run, corpus)
+        for method, encoder in {method: trained_encoder(other) for method, other in variants.items()}.items():
             lists[method] = search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)
         ranked = {method: _ranked(made) for method, made in lists.items()}
         if cross_encoder and given.rerank and "gold_silver_weighted" in lists:
             ranked["reranked"] = _rerank(run, cross_encoder, corpus, lists["gold_silver_weighted"], given.rerank)
         _score_lists(run, corpus, ranked)
+
+
+def _untrained_lists(run: Run, corpus: Corpus) -> dict[str, Made]:
+    """What BM25 and the encoder find before training."""
+    depth, encoder = run.config.retriever.search_depth, own_encoder(run)
+    bm25 = search_bm25(run, corpus, index_bm25(run, corpus), depth)
+    return {"bm25": bm25, "untrained": search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)}
 
 
 def _ranked(made: Made) -> dict[str, list[tuple[str, float]]]:
@@ -728,5 +778,5 @@ def evaluate_only(run: Run) -> None:
     variants = {name: other for name, other in runs.items() if has_model(other.folder)}
     if has_model(run.folder):
         variants["gold_silver_weighted"] = run
-    cross_encoder = Run(override(run.config, {"name": f"{run.config.name}_cross_encoder"}), run.cluster)
+    cross_encoder = Run(override(run.config, {"name": _cross_encoder_name(run)}), run.cluster)
     evaluate_retrieval(run, cross_encoder if has_model(cross_encoder.folder) else None, variants, corpora)

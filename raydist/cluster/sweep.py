@@ -164,8 +164,13 @@ class Sweep:
         }
         if self.store.is_local:
             own["storage"] = self.store.path()
-        if Path(config.model.name).expanduser().is_dir():
-            own["model.name"] = str(Path(config.model.name).expanduser().absolute())
+        models = {"model.name": config.model.name}
+        if config.task == "retriever":
+            own["retriever.variants"] = []  # what a trial is compared with are the other trials
+            models |= {"mining.encoder": config.mining.encoder, "cross_encoder.model.name": config.cross_encoder.model.name}
+        for key, name in models.items():
+            if Path(name).expanduser().is_dir():
+                own[key] = str(Path(name).expanduser().absolute())
         if self.threads and not config.cluster.threads_per_worker:
             own["cluster.threads_per_worker"] = self.threads
         return override(config, own)
@@ -175,6 +180,8 @@ class Sweep:
         and one trial after another: nothing is made twice.
         """
         config = self.config_of(trial)
+        if config.task == "retriever":
+            return self._prepare_retrieval(config)
         plain = config.model_dump(mode="json")
         used = {key: plain[key] for key in ("data", "model")}
         two_stage = config.objectives.hard_learning is not None and all_stages
@@ -183,10 +190,7 @@ class Sweep:
             used |= {"sets": plain["objectives"]["hard_learning"], "span": plain["objectives"]["span"]}
         key = fingerprint(used)
         if key not in self.prepared:
-            own = override(config, {"name": self.config.name})
-            run = pipeline.Run(own, self.cluster, base=base_name(self.config.name, config))
-            if self.folder.exists("stages.json"):
-                run.stages = self.folder.read_json("stages.json")
+            run = self._shared_run(config)
             ready = pipeline.prepare(run, config.sets())
             if two_stage:
                 from raydist.cluster.two_stage import with_nbest_sets
@@ -194,6 +198,22 @@ class Sweep:
                 with_nbest_sets(run, ready["train"].where)
             self.prepared[key] = {name: made.where["fingerprint"] for name, made in ready.items()}
         return self.prepared[key]
+
+    def _prepare_retrieval(self, config: Config) -> dict[str, str]:
+        from raydist.cluster.retrieval import prepare_trials, shared_settings
+
+        key = fingerprint(shared_settings(config))
+        if key not in self.prepared:
+            self.prepared[key] = prepare_trials(self._shared_run(config))
+        return self.prepared[key]
+
+    def _shared_run(self, config: Config) -> pipeline.Run:
+        """The sweep itself as a run: what it makes is made for all trials."""
+        own = override(config, {"name": self.config.name})
+        run = pipeline.Run(own, self.cluster, base=base_name(self.config.name, config))
+        if self.folder.exists("stages.json"):
+            run.stages = self.folder.read_json("stages.json")
+        return run
 
     def plan_pending(self) -> bool:
         """Queue what is not finished, its shared stages made; False where nothing is left to do."""
@@ -414,7 +434,13 @@ def _label(trial: Trial, seeds: tuple[int, ...]) -> str:
 
 
 def base_name(sweep: str, config: Config) -> str | None:
-    """The base reader's run that all trials share whose base reader would be the same; None for a reader of one stage."""
+    """The run of the base reader, or of the cross-encoder, that all trials share for which it would be the same; None for a
+    reader of one stage.
+    """
+    if config.task == "retriever":
+        from raydist.cluster.retrieval import shared_settings
+
+        return f"{sweep}/bases/{fingerprint(shared_settings(config, cross_encoder=True))[:12]}"
     if config.objectives.hard_learning is None:
         return None
     plain = config.model_dump(mode="json")
@@ -535,10 +561,13 @@ def run_trial(given: Mapping[str, Any]) -> None:
     began = time.time()
     try:
         run.begin()
-        ready = pipeline.prepare(run, config.sets())
-        entry["data"] = {name: made.where["fingerprint"] for name, made in ready.items()}
-        pipeline.train(run, callbacks=[reports] if reports else [])
-        pipeline.evaluate(run)
+        if config.task == "retriever":
+            entry["data"] = _run_retrieval_trial(run)
+        else:
+            ready = pipeline.prepare(run, config.sets())
+            entry["data"] = {name: made.where["fingerprint"] for name, made in ready.items()}
+            pipeline.train(run, callbacks=[reports] if reports else [])
+            pipeline.evaluate(run)
         metrics = run.folder.read_json("metrics.json")
         entry |= {"status": "done", "steps": metrics.get("train.steps"), "metrics": metrics}
     except TrainingFailed as error:
@@ -550,6 +579,18 @@ def run_trial(given: Mapping[str, Any]) -> None:
     ledger.add(entry | {"seconds": round(time.time() - began, 1)})
     if reports:
         reports.wait()
+
+
+def _run_retrieval_trial(run: pipeline.Run) -> dict[str, str]:
+    from raydist.cluster.retrieval import build_retriever, evaluate_retrieval, fingerprints, open_corpora
+
+    corpora = open_corpora(run)
+    cross_encoder, variants = build_retriever(run, corpora["train"])
+    evaluate_retrieval(run, cross_encoder, variants, corpora)
+    for before in variants.values():
+        if before is not run:  # the retriever of an earlier round has served
+            before.folder.delete("")
+    return fingerprints(corpora)
 
 
 def dev_reports(config: Config) -> Any:

@@ -612,16 +612,22 @@ def _kernel(backend: Backend) -> Callable[..., None]:
     """The search of some questions in one shard: compiled where numba is installed; both give the same bits."""
     if backend == "numpy":
         return _search_numpy
+    loops = compiled(_search_loops)
+    if loops is None and backend == "numba":
+        raise InputError("the numba search needs numba: pip install numba, or take backend auto or numpy")
+    return loops or _search_numpy
+
+
+def compiled(loops: Callable[..., None]) -> Callable[..., None] | None:
+    """A function of loops over arrays, compiled; None where numba is not installed."""
     try:
         from numba import njit
     except ImportError:
-        if backend == "numba":
-            raise InputError("the numba search needs numba: pip install numba, or take backend auto or numpy") from None
-        return _search_numpy
+        return None
     try:
-        return njit(nogil=True, cache=True)(_search_loops)
+        return njit(nogil=True, cache=True)(loops)
     except RuntimeError:  # no folder to keep the compiled code in
-        return njit(nogil=True)(_search_loops)
+        return njit(nogil=True)(loops)
 
 
 def _search_numpy(

@@ -183,8 +183,16 @@ def _wrong_values(kind: str, values: Any) -> str | None:
 def _check_metric(config: Config) -> list[str]:
     sweep, problems = config.sweep, []
     assert sweep is not None
-    if config.task != "reader":
-        return [f"task: a sweep is of readers, and this is a {config.task}"]
+    if config.task == "cross_encoder":
+        return ["task: a sweep is of readers or retrievers, and this is a cross_encoder"]
+    if config.task == "retriever":
+        if config.corpus.train is None:
+            problems.append("corpus.train: there is nothing to train on")
+        if not sweep.metric.startswith(tuple(f"retrieval.{name}." for name in config.corpus.test)):
+            there = [f"retrieval.{name}.gold_silver_weighted.MRR@100" for name in config.corpus.test]
+            wanted = f"such as {', '.join(there)}" if there else "and corpus.test has none"
+            problems.append(f"sweep.metric: {sweep.metric} is no score of a retrieval test set, {wanted}")
+        return problems
     scored = [name for name in config.predict.split or config.sets() if name != "train"]
     if sweep.metric.split(".")[0] not in ("train", *scored):
         there = f"there are {', '.join(scored)}" if scored else "none is given"
@@ -202,6 +210,8 @@ def _check_scheduler(config: Config) -> list[str]:
     assert sweep is not None
     if sweep.scheduler == "none":
         return []
+    if config.task == "retriever":
+        return [f"sweep.scheduler: {sweep.scheduler} goes by dev scores during training: a retriever has none"]
     if not config.data.dev:
         return [f"sweep.scheduler: {sweep.scheduler} goes by the dev score, and there is no dev set: set data.dev"]
     if train.evaluate_every == 0 or (train.evaluate_every is None and train.epochs <= 1):

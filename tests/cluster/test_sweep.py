@@ -229,3 +229,36 @@ def test_the_job_refuses_a_wrong_space_before_ray_is_started(tmp_path):
     assert "sweep.space.optim.lr: the list is empty" in done.stderr
     assert "sweep.metric: nowhere.f1 is of no data set" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_trials_of_a_retriever_share_the_cross_encoder_and_its_scores(cluster, storage, capsys):
+    overrides = [
+        f"storage={storage}",
+        "name=mined_sweep",
+        "retriever.rerank=0",
+        "sweep.space.mining.threshold=[0,1]",
+        "sweep.metric=retrieval.sample.gold_silver_weighted.MRR@100",
+        "sweep.at_once=1",
+    ]
+    config = load_config("debug_retrieval", overrides).config
+    found = run_sweep(config, cluster)
+    folder = Path(storage, "mined_sweep")
+    assert [row["status"] for setting in found["settings"] for row in setting["trials"]] == ["done", "done"]
+    assert len(list(folder.glob("bases/*/model/config.json"))) == 1
+    kept = []
+    for file in folder.glob("trials/*/metrics.json"):
+        numbers = json.loads(file.read_text())
+        stages = json.loads((file.parent / "stages.json").read_text())
+        shared = [title for title in stages if title.startswith(("scores", "candidates", "bm25 hits", "BM25 index"))]
+        assert len(shared) >= 4
+        assert all(stages[title]["reused"] for title in shared)
+        kept.append(numbers["mining.silver"])
+    assert min(kept) == 0 < max(kept)  # the threshold came through
+    assert not list(folder.glob("trials/*_gold"))
+
+    before = finished(folder)
+    capsys.readouterr()
+    run_sweep(config, cluster)
+    assert "2 finished before" in capsys.readouterr().out
+    assert finished(folder) == before

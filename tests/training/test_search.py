@@ -1,6 +1,7 @@
 """Sweeps without Ray: what a space means, what is refused, how finished trials are counted and ranked."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,8 @@ from raydist.training.search import (
     read_space,
     summary,
 )
+
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -217,6 +220,9 @@ def test_pbt_is_refused_with_the_reason(sweep_of):
         sweep_of("  space: {optim.lr: [1]}\n  scheduler: pbt\n")
 
 
-@pytest.mark.parametrize("name", ["infomax", "pfa_bottleneck", "pfa_alpha", "pfa_delta", "xmrc", "xmrc_tau", "xmrc_sets"])
+@pytest.mark.parametrize(
+    "name",
+    ["infomax", "pfa_bottleneck", "pfa_alpha", "pfa_delta", "xmrc", "xmrc_tau", "xmrc_sets", "mining", "retriever_scale"],
+)
 def test_every_preset_is_right(name):
     assert plan_sweep(load_config(f"sweeps/{name}").config).trials
