@@ -44,6 +44,7 @@ from raydist.corpus.readers import expand_paths
 from raydist.doctor import find_token
 from raydist.errors import InputError
 from raydist.progress import duration, say
+from raydist.training.search import plan_sweep
 
 EXCLUDES = (  # beside what .gitignore and .rayignore say, which Ray's own uploads heed, too
     *(".git", ".venv", "venv", "runs", "node_modules", "__pycache__", "*.pyc", "*.egg-info"),
@@ -256,6 +257,8 @@ def prepare(
     loaded: Config | None = None
     try:
         loaded = load_config(config, overrides).config
+        if command == "sweep":
+            plan_sweep(loaded)
     except ConfigError as error:
         problems.append(str(error))
     target: Target | None = None

@@ -11,7 +11,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -103,6 +103,13 @@ def plan_sweep(config: Config) -> Plan:
         listed = list(dict.fromkeys(problems))
         count = f"{len(listed)} problem" + "s" * (len(listed) > 1)
         raise ConfigError(f"sweep {config.name}: {count}\n  " + "\n  ".join(listed))
+    if sweep.search == "optuna":  # what a later session reads from the ledger is typed: 3e-5, where YAML gives "3e-5"
+        axes = [
+            replace(axis, values=tuple(typed(base, {axis.key: value})[axis.key] for value in axis.values))
+            if axis.kind == "choice"
+            else axis
+            for axis in axes
+        ]
     unique = {fingerprint(choice): choice for choice in settings}
     return Plan(base, tuple(axes), tuple(sweep.seeds or [config.seed]), list(unique.values()))
 

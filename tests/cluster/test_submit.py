@@ -238,6 +238,11 @@ def test_all_problems_come_in_one_message(dashboard, capsys):
     assert "storage: runs" in said
 
 
+def test_a_sweep_that_cannot_be_run_is_refused_here(dashboard, capsys):
+    said = refused(capsys, "sweep", "debug_sweep", "sweep.metric=nothing.f1", "storage=s3://b/x", "--address", dashboard())
+    assert "sweep.metric: nothing.f1 is of no data set that is scored" in said
+
+
 def test_a_data_file_with_a_remote_address_is_refused_as_the_reader_would(dashboard, capsys):
     change = "data.dev=s3://b/dev.json"
     assert "is a remote address" in refused(capsys, "run", "bridges.yaml", change, "storage=s3://b/x", "--address", dashboard())

@@ -164,6 +164,11 @@ def test_optuna_comes_closer_to_the_best_and_uses_what_it_is_told():
     resumed.tell(question, None)  # a trial that failed
 
 
+def test_a_study_knows_a_value_again_that_yaml_took_for_a_string(sweep_of):
+    plan = plan_sweep(sweep_of("  space: {optim.lr: ['3e-5', 1.0e-4]}\n  search: optuna\n"))
+    assert Study(plan.axes, seed=0, mode="max").know({"optim.lr": 3e-5}, 50.0)  # as the ledger has it
+
+
 def entry(trial: Trial, value: float | None, status: str = "done") -> dict:
     metrics = {} if value is None else {"dev.f1": value}
     return {"id": trial.id, "choice": dict(trial.choice), "seed": trial.seed, "status": status, "metrics": metrics}
