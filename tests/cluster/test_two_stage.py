@@ -1,9 +1,13 @@
 """Base reader, n-best sets, final reader: one command, resumable between and within its stages."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from raydist.cluster import pipeline
 from raydist.errors import InputError
@@ -87,3 +91,26 @@ def test_cross_fitted_lists_come_from_readers_that_never_saw_the_question(make_r
         assert in_fold(ids, 0, fold, 2).all()
         seen += ids
     assert len(seen) == len(set(seen)) == 60
+
+
+@pytest.mark.slow
+def test_killed_in_each_training_it_ends_at_the_weights_of_an_undisturbed_run(make_run, storage):
+    """kill -9 of the driver within the base reader, and within the final one; each time the same command again."""
+    settings = (*SMALL, *BOTH, "train.max_steps=24", "train.checkpoint_every=3")
+    whole = make_run("name=whole", *settings)
+    pipeline.run_all(whole)
+    command = [sys.executable, "-m", "raydist", "run", "debug_reader", f"storage={storage}", "name=cut", *settings]
+    for folder in ("cut_base", "cut"):
+        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 240
+        while len(list(Path(storage, folder, "checkpoints").glob("checkpoint_2*"))) < 2:
+            assert driver.poll() is None, f"it ended before {folder} had two checkpoints"
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        driver.kill()
+        driver.wait()
+        assert not Path(storage, folder, "fitted.json").exists(), "killed too late: it was already trained"
+    subprocess.run(command, check=True, capture_output=True)
+    for ending in ("_base", ""):
+        ours, theirs = (load_file(Path(storage, f"{name}{ending}", "model/model.safetensors")) for name in ("cut", "whole"))
+        assert all(value.equal(theirs[key]) for key, value in ours.items())
