@@ -49,7 +49,9 @@ def fit(
     `callbacks` are Ray Train's, and hear of every checkpoint and every evaluation.
     """
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
+
+    from raydist.cluster.network import NodeAddresses
 
     cluster.start()
     run.delete("failure.json")
@@ -57,7 +59,7 @@ def fit(
     trainer = TorchTrainer(
         train_worker,
         train_loop_config={"config": config.model_dump(mode="json"), "run": run.uri, "sets": dict(sets), "began": time.time()},
-        torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
+        torch_config=NodeAddresses(backend="nccl" if gpus else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=config.cluster.workers,
             use_gpu=gpus > 0,
