@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help quickstart test test-all lint format bench experiments experiments-sample clean
+.PHONY: help quickstart test test-all lint format bench chaos experiments experiments-sample clean
 
 help:
 	@echo "make quickstart   reader and retrieval on the embedded sample, ending in a report"
@@ -11,6 +11,7 @@ help:
 	@echo "make test-all     also the long ones"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        comparisons with peers (long)"
+	@echo "make chaos        faults and random kills against a small run, ending in a table (an hour; interrupted, it goes on)"
 	@echo "make experiments  what the objectives do on real data (hours; interrupted, it goes on); DATA=folder"
 
 $(VENV)/.runtime: pyproject.toml constraints.txt
@@ -65,6 +66,9 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/scoring.py
 	$(BIN)/python benchmarks/encoding.py
 	$(BIN)/python benchmarks/dense_search.py
+
+chaos: $(VENV)/.dev
+	$(BIN)/python benchmarks/chaos.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
