@@ -15,9 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from raydist.cluster.connect import Cluster
 from raydist.cluster.watch import show
@@ -137,6 +139,8 @@ class _Watch:
         except (OSError, ValueError):
             return
         if self.bar is None:
+            if seen["damaged"]:
+                say(f"train: {', '.join(seen['damaged'])} cannot be read; the checkpoint before it is taken")
             if seen["first"]:
                 say(f"train: going on after step {seen['first']:,} of {seen['total']:,}")
             self.bar = Progress("train", seen["total"], "steps", seen["first"]).__enter__()
@@ -185,9 +189,9 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     )
     optimizer = build_optimizer(plain, config.optim)
     schedule = build_schedule(optimizer, config.optim, total, config.train.batch_size)
-    state = restore(ray.train.get_checkpoint(), plain, optimizer, schedule)
+    state, damaged = restore(ray.train.get_checkpoint(), plain, optimizer, schedule)
     evaluation = kind.evaluation() if "dev" in sets and config.train.evaluate_every != 0 else None
-    log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size) if rank == 0 else None
+    log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size, damaged) if rank == 0 else None
     every = config.train.evaluate_every or per_epoch
     settings = config.train
     nodes = [ray.get_runtime_context().get_node_id()] * ranks
@@ -299,23 +303,54 @@ def save(task, optimizer, schedule, state: dict, log: RunLog | None, rank: int) 
         ray.train.report(metrics, checkpoint=Checkpoint.from_directory(folder))
 
 
-def restore(checkpoint, task, optimizer, schedule) -> dict[str, Any]:
-    """Put a checkpoint's state back, and say at which step it was taken."""
-    from safetensors.torch import load_file
-
+def restore(checkpoint, task, optimizer, schedule) -> tuple[dict[str, Any], list[str]]:
+    """Put a checkpoint's state back, which says at which step it was taken. One that cannot be read is passed over for the one
+    before it; their names are given, too.
+    """
+    damaged: list[str] = []
     if checkpoint is None:
-        return {"step": 0, "best": -1.0, "best_step": 0, "waited": 0, "over": False}
-    with checkpoint.as_directory() as folder:
-        task.load_state_dict(load_file(f"{folder}/task.safetensors"))
-        optimizer.load_state_dict(torch.load(f"{folder}/optimizer.pt", weights_only=True))
-        state = json.loads(Path(folder, "state.json").read_text())
+        return {"step": 0, "best": -1.0, "best_step": 0, "waited": 0, "over": False}, damaged
+    for candidate in (checkpoint, *_older(checkpoint)):
+        try:
+            weights, moments, state = _read_checkpoint(candidate)
+            break
+        except (OSError, EOFError, ValueError, RuntimeError, KeyError, SafetensorError, UnpicklingError):
+            damaged.append(Path(candidate.path).name)
+    else:
+        raise InputError(
+            f"no checkpoint can be read ({', '.join(damaged)} in {Path(checkpoint.path).parent}); start over with --fresh"
+        )
+    task.load_state_dict(weights)
+    optimizer.load_state_dict(moments)
     position = state.pop("schedule")
     schedule.last_epoch = position
     shares = [share(position) for share in schedule.lr_lambdas]
     schedule._last_lr = [base * share for base, share in zip(schedule.base_lrs, shares)]
     for group, lr in zip(optimizer.param_groups, schedule._last_lr):
         group["lr"] = lr
-    return state
+    return state, damaged
+
+
+def _read_checkpoint(checkpoint) -> tuple[dict, dict, dict]:
+    """Weights, the optimizer's state, ours: all of it, or an error."""
+    from safetensors.torch import load_file
+
+    with checkpoint.as_directory() as folder:
+        weights = load_file(f"{folder}/task.safetensors")
+        moments = torch.load(f"{folder}/optimizer.pt", weights_only=True)
+        return weights, moments, json.loads(Path(folder, "state.json").read_text())
+
+
+def _older(checkpoint) -> list:
+    """The checkpoints before one, latest first: their names are dates."""
+    from pyarrow.fs import FileSelector, FileType
+    from ray.train import Checkpoint
+
+    path = Path(checkpoint.path)
+    found = checkpoint.filesystem.get_file_info(FileSelector(str(path.parent), allow_not_found=True))
+    names = sorted((info.base_name for info in found if info.type == FileType.Directory), reverse=True)
+    before = [name for name in names if name.startswith("checkpoint_") and name < path.name]
+    return [Checkpoint(str(path.parent / name), checkpoint.filesystem) for name in before]
 
 
 def _step_of(line: str) -> float:
@@ -329,7 +364,10 @@ def _step_of(line: str) -> float:
 class RunLog:
     """metrics.jsonl and progress.json of a run, written by rank 0. Lines after the step a run resumes from are dropped."""
 
-    def __init__(self, run: Storage, step: int, total: int, per_epoch: int, batch_size: int) -> None:
+    def __init__(
+        self, run: Storage, step: int, total: int, per_epoch: int, batch_size: int, damaged: Sequence[str] = ()
+    ) -> None:
+        self.damaged = list(damaged)
         self.run, self.first, self.total, self.per_epoch, self.batch_size = run, step, total, per_epoch, batch_size
         old = run.read_bytes("metrics.jsonl").decode().splitlines() if run.exists("metrics.jsonl") else []
         self.lines = [line for line in old if _step_of(line) <= step] if step else []
@@ -421,4 +459,5 @@ class RunLog:
                 file.write(self.lines[-1] + "\n")
 
     def _progress(self, step: int, note: str) -> None:
-        self.run.write_json("progress.json", {"step": step, "first": self.first, "total": self.total, "note": note})
+        seen = {"step": step, "first": self.first, "total": self.total, "note": note, "damaged": self.damaged}
+        self.run.write_json("progress.json", seen)

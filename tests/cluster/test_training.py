@@ -11,9 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
 from raydist.cluster import pipeline
+from raydist.cluster.fit import restore
 from raydist.errors import InputError
 
 # 24 steps of 16 rows: a few seconds, long enough to be hit by a kill
@@ -173,3 +175,43 @@ def test_training_stops_early_when_dev_does_not_get_better(make_run):
     fitted = run.folder.read_json("fitted.json")
     assert fitted["steps"] == 4  # the second evaluation was not better than the first
     assert fitted["best_step"] == 2
+
+
+@pytest.mark.parametrize("file", ["task.safetensors", "optimizer.pt", "state.json"])
+@pytest.mark.parametrize("left", [0, 0.6])
+def test_a_checkpoint_that_was_cut_off_is_passed_over_for_the_one_before(tmp_path, file, left):
+    from ray.train import Checkpoint
+
+    module, optimizer, _ = small_training()
+    for step in (3, 6):
+        folder = tmp_path / f"checkpoint_2026-01-01_00-00-0{step}"
+        folder.mkdir()
+        module(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        save_file(module.state_dict(), folder / "task.safetensors")
+        torch.save(optimizer.state_dict(), folder / "optimizer.pt")
+        (folder / "state.json").write_text(json.dumps({"step": step, "schedule": step}))
+    latest = Checkpoint.from_directory(tmp_path / "checkpoint_2026-01-01_00-00-06")
+    assert restore(latest, *small_training()) == ({"step": 6}, [])
+
+    damage(tmp_path / "checkpoint_2026-01-01_00-00-06" / file, left)
+    fresh = small_training()
+    assert restore(latest, *fresh) == ({"step": 3}, ["checkpoint_2026-01-01_00-00-06"])
+    wanted = load_file(tmp_path / "checkpoint_2026-01-01_00-00-03" / "task.safetensors")
+    assert_same(fresh[0].state_dict(), wanted)
+
+    damage(tmp_path / "checkpoint_2026-01-01_00-00-03" / file, left)
+    with pytest.raises(InputError, match=r"no checkpoint can be read .*; start over with --fresh"):
+        restore(latest, *small_training())
+
+
+def small_training():
+    torch.manual_seed(0)
+    module = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(module.parameters())
+    return module, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+
+
+def damage(file: Path, left: float) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * left)])
