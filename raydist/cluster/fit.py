@@ -33,6 +33,7 @@ from raydist.training.loop import NonFiniteLoss, StepReport, num_steps, seed_ste
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.trace import write_traces
 
+RAYS_LIST = "checkpoints/checkpoint_manager_snapshot.json"
 NOTICE_EVERY = 5  # steps between questions whether a node is to be taken away; each is a short wait for all ranks
 
 
@@ -57,6 +58,7 @@ def fit(
 
     cluster.start()
     run.delete("failure.json")
+    forget_torn_list(run)
     gpus = config.cluster.gpus_per_worker
     trainer = TorchTrainer(
         train_worker,
@@ -189,7 +191,11 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     )
     optimizer = build_optimizer(plain, config.optim)
     schedule = build_schedule(optimizer, config.optim, total, config.train.batch_size)
-    state, damaged = restore(ray.train.get_checkpoint(), plain, optimizer, schedule)
+    stored, given = context.get_storage(), ray.train.get_checkpoint()
+    checkpoints = checkpoints_of(stored.experiment_fs_path, stored.storage_filesystem)
+    if given:  # a later one was not whole when its worker was killed
+        checkpoints = [found for found in checkpoints if Path(found.path).name <= Path(given.path).name]
+    state, damaged = restore(checkpoints, plain, optimizer, schedule, needed=given is not None)
     evaluation = kind.evaluation() if "dev" in sets and config.train.evaluate_every != 0 else None
     log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size, damaged) if rank == 0 else None
     every = config.train.evaluate_every or per_epoch
@@ -303,22 +309,46 @@ def save(task, optimizer, schedule, state: dict, log: RunLog | None, rank: int) 
         ray.train.report(metrics, checkpoint=Checkpoint.from_directory(folder))
 
 
-def restore(checkpoint, task, optimizer, schedule) -> tuple[dict[str, Any], list[str]]:
+def forget_torn_list(run: Storage) -> None:
+    """Delete Ray's list of checkpoints where a kill tore it (it is written in place), or where it names one that is gone: Ray
+    would refuse to go on. The workers find the checkpoints themselves.
+    """
+    if not run.exists(RAYS_LIST):
+        return
+    try:
+        listed = [result["checkpoint_dir_name"] for result in run.read_json(RAYS_LIST)["checkpoint_results"]]
+    except (ValueError, KeyError, TypeError):
+        listed = [""]
+    if any(not name or not run.exists(f"checkpoints/{name}") for name in listed):
+        run.delete(RAYS_LIST)
+
+
+def checkpoints_of(folder: str, filesystem: Any) -> list:
+    """The checkpoints in a folder, latest first: their names are dates."""
+    from pyarrow.fs import FileSelector, FileType
+    from ray.train import Checkpoint
+
+    found = filesystem.get_file_info(FileSelector(folder, allow_not_found=True))
+    names = [info.base_name for info in found if info.type == FileType.Directory and info.base_name.startswith("checkpoint_")]
+    return [Checkpoint(f"{folder}/{name}", filesystem) for name in sorted(names, reverse=True)]
+
+
+def restore(checkpoints: list, task, optimizer, schedule, *, needed: bool) -> tuple[dict[str, Any], list[str]]:
     """Put a checkpoint's state back, which says at which step it was taken. One that cannot be read is passed over for the one
-    before it; their names are given, too.
+    before it; their names are given, too. Where none is `needed`, all may be what was left of a first one: then from the start.
     """
     damaged: list[str] = []
-    if checkpoint is None:
-        return {"step": 0, "best": -1.0, "best_step": 0, "waited": 0, "over": False}, damaged
-    for candidate in (checkpoint, *_older(checkpoint)):
+    for candidate in checkpoints:
         try:
             weights, moments, state = _read_checkpoint(candidate)
             break
         except (OSError, EOFError, ValueError, RuntimeError, KeyError, SafetensorError, UnpicklingError):
             damaged.append(Path(candidate.path).name)
     else:
+        if not needed:
+            return {"step": 0, "best": -1.0, "best_step": 0, "waited": 0, "over": False}, damaged
         raise InputError(
-            f"no checkpoint can be read ({', '.join(damaged)} in {Path(checkpoint.path).parent}); start over with --fresh"
+            f"no checkpoint can be read ({', '.join(damaged)} in {Path(checkpoints[0].path).parent}); start over with --fresh"
         )
     task.load_state_dict(weights)
     optimizer.load_state_dict(moments)
@@ -339,18 +369,6 @@ def _read_checkpoint(checkpoint) -> tuple[dict, dict, dict]:
         weights = load_file(f"{folder}/task.safetensors")
         moments = torch.load(f"{folder}/optimizer.pt", weights_only=True)
         return weights, moments, json.loads(Path(folder, "state.json").read_text())
-
-
-def _older(checkpoint) -> list:
-    """The checkpoints before one, latest first: their names are dates."""
-    from pyarrow.fs import FileSelector, FileType
-    from ray.train import Checkpoint
-
-    path = Path(checkpoint.path)
-    found = checkpoint.filesystem.get_file_info(FileSelector(str(path.parent), allow_not_found=True))
-    names = sorted((info.base_name for info in found if info.type == FileType.Directory), reverse=True)
-    before = [name for name in names if name.startswith("checkpoint_") and name < path.name]
-    return [Checkpoint(str(path.parent / name), checkpoint.filesystem) for name in before]
 
 
 def _step_of(line: str) -> float:

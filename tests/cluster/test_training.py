@@ -12,11 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from pyarrow.fs import LocalFileSystem
 from safetensors.torch import load_file, save_file
 
 from raydist.cluster import pipeline
-from raydist.cluster.fit import restore
+from raydist.cluster.fit import RAYS_LIST, checkpoints_of, forget_torn_list, restore
 from raydist.errors import InputError
+from raydist.storage import Storage
 
 # 24 steps of 16 rows: a few seconds, long enough to be hit by a kill
 STEPS = (
@@ -180,8 +182,6 @@ def test_training_stops_early_when_dev_does_not_get_better(make_run):
 @pytest.mark.parametrize("file", ["task.safetensors", "optimizer.pt", "state.json"])
 @pytest.mark.parametrize("left", [0, 0.6])
 def test_a_checkpoint_that_was_cut_off_is_passed_over_for_the_one_before(tmp_path, file, left):
-    from ray.train import Checkpoint
-
     module, optimizer, _ = small_training()
     for step in (3, 6):
         folder = tmp_path / f"checkpoint_2026-01-01_00-00-0{step}"
@@ -191,18 +191,31 @@ def test_a_checkpoint_that_was_cut_off_is_passed_over_for_the_one_before(tmp_pat
         save_file(module.state_dict(), folder / "task.safetensors")
         torch.save(optimizer.state_dict(), folder / "optimizer.pt")
         (folder / "state.json").write_text(json.dumps({"step": step, "schedule": step}))
-    latest = Checkpoint.from_directory(tmp_path / "checkpoint_2026-01-01_00-00-06")
-    assert restore(latest, *small_training()) == ({"step": 6}, [])
+    found = checkpoints_of(str(tmp_path), LocalFileSystem())
+    assert restore(found, *small_training(), needed=True) == ({"step": 6}, [])
 
     damage(tmp_path / "checkpoint_2026-01-01_00-00-06" / file, left)
     fresh = small_training()
-    assert restore(latest, *fresh) == ({"step": 3}, ["checkpoint_2026-01-01_00-00-06"])
+    assert restore(found, *fresh, needed=True) == ({"step": 3}, ["checkpoint_2026-01-01_00-00-06"])
     wanted = load_file(tmp_path / "checkpoint_2026-01-01_00-00-03" / "task.safetensors")
     assert_same(fresh[0].state_dict(), wanted)
 
     damage(tmp_path / "checkpoint_2026-01-01_00-00-03" / file, left)
     with pytest.raises(InputError, match=r"no checkpoint can be read .*; start over with --fresh"):
-        restore(latest, *small_training())
+        restore(found, *small_training(), needed=True)
+    state, _ = restore(found, *small_training(), needed=False)
+    assert state["step"] == 0
+
+
+def test_a_list_of_checkpoints_that_was_torn_is_forgotten_and_a_whole_one_kept(tmp_path):
+    run = Storage(str(tmp_path))
+    forget_torn_list(run)  # there is none yet
+    (tmp_path / "checkpoints" / "checkpoint_1").mkdir(parents=True)
+    whole = json.dumps({"checkpoint_results": [{"checkpoint_dir_name": "checkpoint_1"}]})
+    for content, stays in ((whole, True), (whole[:20], False), ("", False), (whole.replace("_1", "_2"), False)):
+        run.write_bytes(RAYS_LIST, content.encode())
+        forget_torn_list(run)
+        assert run.exists(RAYS_LIST) == stays
 
 
 def small_training():
