@@ -23,6 +23,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -31,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raydist.errors import InputError
+from raydist.shards import load_array, load_strings, order_by_id, string_array, string_parts
 
 FORMAT = 1
 BLOCK_ROWS = 65_536  # texts put in order at a time
@@ -47,25 +49,20 @@ class SentenceTable:
             raise InputError(f"no sentence table at {folder}: {facts.name} is not there; build it from the corpus again")
         if (seen := json.loads(facts.read_text()).get("format")) != FORMAT:
             raise InputError(f"{facts} is of format {seen}, this version reads {FORMAT}; build the sentence table again")
-        self._ids, self._texts = self._strings("ids"), self._strings("texts")
-        self.text_keys, self.bag_keys = self._load("text_keys"), self._load("bag_keys")
-        self._bags, self._bag_rows = self._load("bags"), self._load("bag_rows")
-        self.documents = self._load("documents")
-        self._document_starts, self._document_rows = self._load("document_starts"), self._load("document_rows")
-        self.passages = self._load("passages")
-        self._passage_texts = self._strings("passage_texts")
+        load, strings = partial(load_array, self.folder), partial(load_strings, self.folder)
+        self._ids, self._texts = strings("ids"), strings("texts")
+        self.text_keys, self.bag_keys = load("text_keys"), load("bag_keys")
+        self._bags, self._bag_rows = load("bags"), load("bag_rows")
+        self.documents = load("documents")
+        self._document_starts, self._document_rows = load("document_starts"), load("document_rows")
+        self.passages = load("passages")
+        self._passage_texts = strings("passage_texts")
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def __reduce__(self):  # a worker opens the files again
         return SentenceTable, (str(self.folder),)
-
-    def _load(self, name: str) -> np.ndarray:
-        return np.asarray(np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
-
-    def _strings(self, name: str) -> pa.LargeStringArray:
-        return _string_array(self._load(f"{name}_offsets"), self._load(f"{name}_bytes"))
 
     def ids(self, rows: np.ndarray) -> pa.LargeStringArray:
         """The ids of some rows."""
@@ -143,7 +140,7 @@ def _write(folder: Path, sentences: Iterable[pa.Table], passages: Iterable[pa.Ta
     if not len(ids):
         raise InputError("the corpus is empty; wanted at least one sentence")
     _save_strings(folder, "texts", lengths, order)
-    offsets, text = _string_parts(ids.take(pa.array(order)))
+    offsets, text = string_parts(ids.take(pa.array(order)))
     save("ids_offsets", offsets)
     save("ids_bytes", text)
     row_type = np.int32 if len(ids) < 2**31 else np.int64
@@ -190,17 +187,12 @@ def _spool(
                 column = table[name].combine_chunks()
                 columns[name].append(_one_array(column).dictionary_encode() if name.endswith("_id") else column)
     all_ids = pa.concat_arrays([*ids, pa.array([], pa.large_string())])
-    order = pc.array_sort_indices(all_ids).to_numpy().astype(np.int64)
-    ordered = all_ids.take(pa.array(order))
-    if len(ordered) > 1:
-        same = pc.equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
-        if same.any():
-            raise InputError(f"the id {ordered[int(same.argmax())].as_py()!r} is given to more than one row")
+    _, order = order_by_id(all_ids)
     return all_ids, order, np.concatenate([*lengths, np.zeros(0, np.int64)]), columns
 
 
 def _spool_texts(file: IO[bytes], texts: pa.LargeStringArray) -> np.ndarray:
-    offsets, text = _string_parts(texts)
+    offsets, text = string_parts(texts)
     file.write(text.tobytes())
     return np.diff(offsets)
 
@@ -213,10 +205,10 @@ def _save_strings(folder: Path, name: str, lengths: np.ndarray, order: np.ndarra
     if not offsets[-1]:
         np.save(folder / f"{name}_bytes.npy", np.zeros(0, np.uint8), allow_pickle=False)
     else:
-        spooled = _string_array(np.append(0, np.cumsum(lengths)), np.asarray(np.memmap(spool, np.uint8, "r")))
+        spooled = string_array(np.append(0, np.cumsum(lengths)), np.asarray(np.memmap(spool, np.uint8, "r")))
         target = np.lib.format.open_memmap(folder / f"{name}_bytes.npy", "w+", np.uint8, (int(offsets[-1]),))
         for first in range(0, len(order), BLOCK_ROWS):
-            _, text = _string_parts(spooled.take(pa.array(order[first : first + BLOCK_ROWS])))
+            _, text = string_parts(spooled.take(pa.array(order[first : first + BLOCK_ROWS])))
             target[offsets[first] : offsets[first] + len(text)] = text
         target.flush()
     spool.unlink()
@@ -246,16 +238,3 @@ def _one_array(strings: pa.Array | pa.ChunkedArray | Sequence[str]) -> pa.LargeS
     if isinstance(strings, pa.ChunkedArray):
         strings = strings.combine_chunks()
     return strings.cast(pa.large_string()) if isinstance(strings, pa.Array) else pa.array(strings, pa.large_string())
-
-
-def _string_array(offsets: np.ndarray, text: np.ndarray) -> pa.LargeStringArray:
-    return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(text))
-
-
-def _string_parts(strings: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets from 0, and the bytes."""
-    if not len(strings):
-        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
-    _, offsets, text = strings.buffers()
-    ends = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
-    return ends - ends[0], np.frombuffer(text or b"", np.uint8)[ends[0] : ends[-1]]

@@ -25,9 +25,7 @@ memory for the vocabularies of 16 shards at a time, and for the ids of all new s
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
 import shutil
 import unicodedata
@@ -46,11 +44,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raydist.errors import InputError
+from raydist.shards import (
+    STRIDE,
+    Hits,
+    OpenShards,
+    build_shards,
+    compiled,
+    load_array,
+    load_strings,
+    order_by_id,
+    put_in_force,
+    read_facts,
+    refuse_repeated_ids,
+    string_arrays,
+    string_parts,
+    write_folder,
+)
 
 FORMAT = 1
 BLOCK_ROWS = 16_384  # texts tokenized at a time
 MERGE_SHARDS = 16  # vocabularies merged at a time
-STRIDE = 64  # rows looked at together when the best are selected
 
 Idf = Literal["lucene", "robertson", "atire"]
 Backend = Literal["auto", "numba", "numpy"]
@@ -172,45 +185,15 @@ def _stemmer(language: str) -> Any:
     return Stemmer.Stemmer(language)
 
 
-# ---------------------------------------------------------------------------------------------------------------- files
-
-
-def _write_folder(folder: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any], facts_name: str) -> None:
-    """A folder of arrays that appears whole, by rename; one that is there from an interrupted run gives way."""
-    building = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    for name, array in arrays.items():
-        np.save(building / f"{name}.npy", array, allow_pickle=False)
-    (building / facts_name).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    building.rename(folder)
-
-
-def _load(folder: Path, name: str) -> np.ndarray:
-    return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
-
-
-def _string_arrays(name: str, strings: pa.Array) -> dict[str, np.ndarray]:
-    """A column of strings as two arrays: offsets, and all UTF-8 bytes in a row."""
-    column = pa.concat_arrays([strings.cast(pa.large_string())])  # offset 0
-    _, offsets, text = column.buffers()
-    ends = np.frombuffer(offsets, np.int64)[: len(column) + 1] if len(column) else np.zeros(1, np.int64)
-    return {f"{name}_offsets": ends, f"{name}_bytes": np.frombuffer(text or b"", np.uint8)[: ends[-1]]}
-
-
-def _load_strings(folder: Path, name: str) -> pa.LargeStringArray:
-    """The strings, mapped and not copied."""
-    offsets, text = _load(folder, f"{name}_offsets"), _load(folder, f"{name}_bytes")
-    return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(text))
+# ----------------------------------------------------------------------------------------------------------- vocabulary
 
 
 class Vocabulary:
     """Sorted terms on disk. A look-up is a binary search by the first eight bytes, then by the whole term."""
 
     def __init__(self, folder: Path) -> None:
-        self.terms = _load_strings(folder, "terms")
-        self.heads = _load(folder, "heads")
+        self.terms = load_strings(folder, "terms")
+        self.heads = load_array(folder, "heads")
 
     def __len__(self) -> int:
         return len(self.terms)
@@ -218,7 +201,7 @@ class Vocabulary:
     @staticmethod
     def arrays(terms: pa.Array) -> dict[str, np.ndarray]:
         """The arrays of a vocabulary folder, for terms that are sorted already."""
-        return {**_string_arrays("terms", terms), "heads": _heads(terms)}
+        return {**string_arrays("terms", terms), "heads": _heads(terms)}
 
     def find(self, terms: Sequence[str]) -> np.ndarray:
         """The number of each term, -1 for one that is not here."""
@@ -239,7 +222,7 @@ class Vocabulary:
 
 def _heads(strings: pa.Array) -> np.ndarray:
     """The first eight bytes of each string as one number, in the same order."""
-    offsets, text = _string_arrays("strings", strings).values()
+    offsets, text = string_parts(strings)
     padded = np.append(text, np.zeros(8, np.uint8))
     lengths = np.diff(offsets)
     heads = np.zeros(len(strings), np.uint64)
@@ -269,12 +252,7 @@ def build_shard(folder: Path, ids: Iterable[str], texts: Iterable[str], rules: W
     if num_rows >= 2**31:
         raise InputError(f"{num_rows} rows are too many for one shard; cut the corpus into shards of fewer than 2**31 rows")
 
-    by_id = pc.array_sort_indices(sentence_ids).to_numpy()
-    sentence_ids = sentence_ids.take(pa.array(by_id))
-    if num_rows > 1:
-        same = pc.equal(sentence_ids[1:], sentence_ids[:-1]).to_numpy(zero_copy_only=False)
-        if same.any():
-            raise InputError(f"the id {sentence_ids[int(same.argmax())].as_py()!r} is given to more than one row")
+    sentence_ids, by_id = order_by_id(sentence_ids)
     row_of = np.empty(num_rows, np.int64)
     row_of[by_id] = np.arange(num_rows)
 
@@ -305,7 +283,7 @@ def build_shard(folder: Path, ids: Iterable[str], texts: Iterable[str], rules: W
     del keys
     codes, frequencies, pair_lengths = _code_pairs(frequency, lengths[rows])
     arrays = {
-        **_string_arrays("ids", sentence_ids),
+        **string_arrays("ids", sentence_ids),
         **Vocabulary.arrays(pa.array(terms, pa.large_string())),
         "starts": starts,
         "rows": rows,
@@ -314,7 +292,7 @@ def build_shard(folder: Path, ids: Iterable[str], texts: Iterable[str], rules: W
         "lengths": pair_lengths,
     }
     facts = {"format": FORMAT, "rows": num_rows, "total_length": int(lengths.sum()), "rules": _plain(rules)}
-    _write_folder(Path(folder), arrays, facts, "shard.json")
+    write_folder(Path(folder), arrays, facts, "shard.json")
 
 
 def _code_pairs(frequency: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -353,9 +331,9 @@ def publish_index(folder: Path, shards: Sequence[str], formula: Formula | None =
             raise InputError(f"{folder / name} was built with other word rules than {shards[0]}; build it again with the same")
     before = _read_json(folder / "index.json") if (folder / "index.json").exists() else {}
     known = set(before.get("shards", ()))
-    _refuse_repeated_ids(
-        [shard for name, shard in zip(shards, opened) if name in known],
-        [shard for name, shard in zip(shards, opened) if name not in known],
+    refuse_repeated_ids(
+        [shard.ids for name, shard in zip(shards, opened) if name in known],
+        [shard.ids for name, shard in zip(shards, opened) if name not in known],
     )
     counts = _sum_counts([opened[0].counts()])
     for at in range(1, len(opened), MERGE_SHARDS):
@@ -364,7 +342,7 @@ def publish_index(folder: Path, shards: Sequence[str], formula: Formula | None =
     statistics = f"statistics-{generation:05d}"
     facts = {"rows": sum(s.num_rows for s in opened), "total_length": sum(s.total_length for s in opened)}
     term, df = counts["term"].chunk(0), counts["df"].to_numpy()
-    _write_folder(folder / statistics, {**Vocabulary.arrays(term), "counts": df}, facts, "statistics.json")
+    write_folder(folder / statistics, {**Vocabulary.arrays(term), "counts": df}, facts, "statistics.json")
     index = {
         "format": FORMAT,
         "kind": "bm25",
@@ -375,28 +353,10 @@ def publish_index(folder: Path, shards: Sequence[str], formula: Formula | None =
         "formula": asdict(formula or Formula(**before.get("formula", {}))),
         **facts,
     }
-    building = folder / f".index.json.{os.getpid()}"
-    building.write_text(json.dumps(index, indent=1, sort_keys=True) + "\n")
-    building.replace(folder / "index.json")
+    put_in_force(folder, index)
     for old in folder.glob("statistics-*"):  # the one before stays for those who are opening it now
         if old.name not in (statistics, before.get("statistics")):
             shutil.rmtree(old)
-
-
-def _refuse_repeated_ids(old: Sequence[_Shard], new: Sequence[_Shard]) -> None:
-    if not new:
-        return
-    ids = pa.chunked_array([shard.ids for shard in new])
-    if len(new) > 1 and pc.count_distinct(ids).as_py() != len(ids):
-        repeated = pa.table({"id": ids}).group_by("id").aggregate([([], "count_all")])
-        first = repeated.filter(pc.greater(repeated["count_all"], 1))["id"][0].as_py()
-        raise InputError(f"the id {first!r} is given to more than one row")
-    for shard in old:
-        again = shard.ids.filter(pc.is_in(shard.ids, value_set=ids))
-        if len(again):
-            raise InputError(
-                f"the index already has {len(again)} of these ids, {again[0].as_py()!r} for one; add new rows only"
-            )
 
 
 def build_index(
@@ -409,15 +369,13 @@ def build_index(
 ) -> None:
     """A whole index from rows at hand, in as many shards as asked for."""
     folder = Path(folder)
-    bounds = [len(texts) * at // shards for at in range(shards + 1)]
-    names = [f"shard-{at:05d}" for at in range(shards)]
-    (folder / "index.json").unlink(missing_ok=True)
-    for name, start, end in zip(names, bounds, bounds[1:]):
-        build_shard(folder / name, ids[start:end], texts[start:end], rules)
-    publish_index(folder, names, formula)
-    for old in folder.glob("shard-?????"):  # of an index that was here before
-        if old.name not in names:
-            shutil.rmtree(old)
+    build_shards(
+        folder,
+        len(texts),
+        shards,
+        lambda shard, rows: build_shard(shard, ids[rows], texts[rows], rules),
+        lambda names: publish_index(folder, names, formula),
+    )
 
 
 def add_rows(folder: Path, ids: Iterable[str], texts: Iterable[str]) -> None:
@@ -430,12 +388,7 @@ def add_rows(folder: Path, ids: Iterable[str], texts: Iterable[str]) -> None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise InputError(f"no BM25 index at {path.parent}: {path.name} is not there; build one with: raydist index")
-    facts = json.loads(path.read_text())
-    if facts.get("format") != FORMAT:
-        raise InputError(f"{path} is of format {facts.get('format')}, this version reads {FORMAT}; build the index again")
-    return facts
+    return read_facts(path, "bm25", FORMAT)
 
 
 def _rules(plain: dict[str, Any]) -> WordRules:
@@ -445,23 +398,16 @@ def _rules(plain: dict[str, Any]) -> WordRules:
 # --------------------------------------------------------------------------------------------------------------- search
 
 
-class Hits(NamedTuple):
-    """Best rows of each question, best first; where there are fewer than k, row -1 and score 0."""
-
-    rows: np.ndarray  # int64, questions x k; numbers within the open shards: Index.sentence_ids gives their ids
-    scores: np.ndarray  # float32, questions x k; above 0
-
-
 class _Shard:
     def __init__(self, folder: Path) -> None:
         facts = _read_json(folder / "shard.json")
         self.num_rows: int = facts["rows"]
         self.total_length: int = facts["total_length"]
         self.rules = _rules(facts["rules"])
-        self.ids = _load_strings(folder, "ids")
+        self.ids = load_strings(folder, "ids")
         self.vocabulary = Vocabulary(folder)
-        self.starts, self.rows, self.codes = (_load(folder, name) for name in ("starts", "rows", "codes"))
-        self.frequencies, self.lengths = _load(folder, "frequencies"), _load(folder, "lengths")
+        self.starts, self.rows, self.codes = (load_array(folder, name) for name in ("starts", "rows", "codes"))
+        self.frequencies, self.lengths = load_array(folder, "frequencies"), load_array(folder, "lengths")
 
     def counts(self) -> pa.Table:
         """In how many rows of this shard each of its terms is."""
@@ -482,7 +428,7 @@ class _Query(NamedTuple):
         return _Query(np.append(0, np.cumsum(is_used))[self.bounds], terms[is_used], self.weights[is_used])
 
 
-class Index:
+class Index(OpenShards):
     """An index, or some of its shards, open for search. All arrays are mapped: opening reads next to nothing."""
 
     def __init__(self, folder: Path, shards: Sequence[int] | None = None, formula: Formula | None = None) -> None:
@@ -493,31 +439,16 @@ class Index:
         self.num_rows: int = facts["rows"]  # of the whole index, also where some shards only are open
         self.average_length = facts["total_length"] / facts["rows"]
         self.vocabulary = Vocabulary(folder / facts["statistics"])
-        self.counts = _load(folder / facts["statistics"], "counts")
+        self.counts = load_array(folder / facts["statistics"], "counts")
         chosen = range(len(facts["shards"])) if shards is None else shards
         self.shards = [_Shard(folder / facts["shards"][at]) for at in chosen]
-        self.first_row = np.cumsum([0, *(shard.num_rows for shard in self.shards)])
+        super().__init__(shard.ids for shard in self.shards)
         self._shares = [self.formula.share(s.frequencies, s.lengths, self.average_length) for s in self.shards]
 
     @classmethod
     def open(cls, folder: Path, shards: Sequence[int] | None = None, formula: Formula | None = None) -> Index:
         """Open all shards, or those of the given numbers, always with the statistics of the whole index."""
         return cls(folder, shards, formula)
-
-    def sentence_ids(self, rows: np.ndarray) -> list[str]:
-        """The ids of rows that ``search`` gave (none of them -1)."""
-        return self._ids(np.asarray(rows).ravel()).to_pylist()
-
-    def _ids(self, rows: np.ndarray) -> pa.Array:
-        shard_of = np.searchsorted(self.first_row, rows, side="right") - 1
-        order = np.argsort(shard_of, kind="stable")
-        parts = []
-        for at, shard in enumerate(self.shards):
-            mine = rows[order[shard_of[order] == at]] - self.first_row[at]
-            parts.append(shard.ids.take(pa.array(mine)))
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        return pa.concat_arrays(parts).take(pa.array(back))
 
     def search(
         self,
@@ -616,18 +547,6 @@ def _kernel(backend: Backend) -> Callable[..., None]:
     if loops is None and backend == "numba":
         raise InputError("the numba search needs numba: pip install numba, or take backend auto or numpy")
     return loops or _search_numpy
-
-
-def compiled(loops: Callable[..., None]) -> Callable[..., None] | None:
-    """A function of loops over arrays, compiled; None where numba is not installed."""
-    try:
-        from numba import njit
-    except ImportError:
-        return None
-    try:
-        return njit(nogil=True, cache=True)(loops)
-    except RuntimeError:  # no folder to keep the compiled code in
-        return njit(nogil=True)(loops)
 
 
 def _search_numpy(

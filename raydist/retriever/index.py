@@ -9,24 +9,21 @@ id, in the order of code points.
 ``ivf``, ``hnsw`` and ``pq`` let faiss propose, from an index of each shard; scores and ties are as above, but a row that
 faiss does not propose is not found, and what it proposes depends on the shards. A shard too small to train is searched exactly.
 
-    INDEX/index.json      written last, by rename: names what is in force
+    INDEX/index.json      names what is in force (raydist/shards.py)
     INDEX/shard-00000/    vectors, ids (rows sorted by id), faiss (not with flat), all .npy; shard.json
 
-All folders appear by rename after they are whole. ``estimate_bytes`` says the size in advance. Searching takes memory for
-one block of products and the running lists, beyond the mapped files; faiss holds its own part in memory.
+``estimate_bytes`` says the size in advance. Searching takes memory for one block of products and the running lists, beyond the
+mapped files; faiss holds its own part in memory.
 
 Shapes: Q questions, D units of a vector, R rows of a block, K best so far, S strides of a block.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -37,9 +34,22 @@ import torch
 from torch import Tensor
 
 from raydist.errors import InputError
-from raydist.mining.bm25 import STRIDE, Hits, _load_strings, _refuse_repeated_ids, _string_arrays, _write_folder, compiled
+from raydist.shards import (
+    STRIDE,
+    Hits,
+    OpenShards,
+    build_shards,
+    compiled,
+    load_strings,
+    order_by_id,
+    put_in_force,
+    read_facts,
+    refuse_repeated_ids,
+    string_arrays,
+    write_folder,
+)
 
-FORMAT = 1
+FORMAT = 2
 SMALL_SHARD = 2_000  # rows; below it faiss has too little to learn from, and an exact search is as fast
 QUESTION_BLOCK, ROW_BLOCK = 256, 8_192  # of one matrix product
 
@@ -48,39 +58,84 @@ Kind = Literal["flat", "ivf", "hnsw", "pq"]
 
 @dataclass(frozen=True, slots=True)
 class DenseSettings:
-    """What is built; 0 means a number that suits the size."""
+    """What is built of each shard, in faiss's words; None: a number that suits its size. ``pq`` is ivf with short codes."""
 
     kind: Kind = "flat"
-    lists: int = 0  # ivf, pq: cells of a shard; 0: four times the root of its rows
-    probes: int = 16  # ivf, pq: cells that a search looks into
-    links: int = 32  # hnsw: neighbours of a row
-    build_depth: int = 200  # hnsw
-    search_depth: int = 128  # hnsw
-    code_bytes: int = 0  # pq: of a vector's code; 0: one for eight units
+    nlist: int | None = None  # ivf, pq: cells; None: four times the root of the rows
+    hnsw_m: int = 32  # hnsw: neighbours of a row
+    ef_construction: int = 200  # hnsw: how many are looked at for them
+    pq_m: int | None = None  # pq: parts that a vector is cut into; None: of eight units, or as near to it as the units divide
+    pq_bits: int = 8  # pq: of the code of a part
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise InputError(f"unknown dense index {self.kind!r}; take one of {', '.join(get_args(Kind))}")
-        if min(self.lists, self.code_bytes) < 0 or min(self.probes, self.links, self.build_depth, self.search_depth) < 1:
-            raise InputError(f"a dense index wants positive sizes, got {asdict(self)}")
+        sizes = (self.nlist, self.ef_construction, self.pq_m)
+        if min(size for size in sizes if size is not None) < 1 or self.hnsw_m < 2 or not 4 <= self.pq_bits <= 12:
+            raise InputError(
+                f"a dense index wants sizes of 1 or more, hnsw_m of 2 or more and pq_bits from 4 to 12, got {asdict(self)}"
+            )
 
     def num_lists(self, rows: int) -> int:
-        return self.lists or max(1, min(int(4 * math.sqrt(rows)), rows // 39))  # faiss wants 39 rows for a cell
+        return self.nlist or max(1, min(int(4 * math.sqrt(rows)), rows // 39))  # faiss wants 39 rows for a cell
 
-    def num_code_bytes(self, dimension: int) -> int:
-        return self.code_bytes or max(1, dimension // 8)
+    def num_parts(self, dimension: int) -> int:
+        return self.pq_m or max(m for m in range(1, max(1, dimension // 8) + 1) if dimension % m == 0)
+
+    def is_trained(self, rows: int) -> bool:
+        """Whether a shard of so many rows gets a faiss index; another is searched exactly."""
+        least = {"flat": math.inf, "ivf": self.nlist or 0, "hnsw": 0, "pq": max(self.nlist or 0, 2**self.pq_bits)}[self.kind]
+        return rows >= max(SMALL_SHARD, least)
+
+    def check(self, rows: int, dimension: int) -> None:
+        """Refuse what cannot be built, ``rows`` being those of the largest shard."""
+        if self.kind in ("ivf", "pq") and (self.nlist or 0) > rows:
+            raise InputError(
+                f"index.ivf.nlist {self.nlist} is more than the {rows:,} vectors of a shard, and a cell wants some of its own: "
+                f"lower it, leave it out (it is {replace(self, nlist=None).num_lists(rows)} then), or raise index.shard_rows "
+                f"where the corpus is larger"
+            )
+        if self.kind == "pq" and dimension % self.num_parts(dimension):
+            parts = ", ".join(str(m) for m in range(1, dimension + 1) if dimension % m == 0)
+            raise InputError(
+                f"vectors of {dimension} units cannot be cut into {self.pq_m} equal parts: set index.pq.m to one of {parts}"
+            )
+        if self.kind == "pq" and SMALL_SHARD <= rows < 2**self.pq_bits:
+            raise InputError(
+                f"index.pq.bits {self.pq_bits} wants {2**self.pq_bits:,} vectors to learn as many codes from, and a shard has "
+                f"{rows:,}: set it to {int(math.log2(rows))} or less"
+            )
 
 
-def estimate_bytes(num_rows: int, dimension: int, settings: DenseSettings | None = None, id_bytes: int = 24) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class DenseSearch:
+    """What may change from one search to the next: nothing here is baked into the files. No part of ``flat``."""
+
+    nprobe: int | None = None  # ivf, pq: cells looked into; None: one in 32 of the shard's, and 16 or more
+    ef_search: int = 128  # hnsw: rows kept in view
+
+    def __post_init__(self) -> None:
+        if (self.nprobe is not None and self.nprobe < 1) or self.ef_search < 1:
+            raise InputError(f"a search wants nprobe and ef_search of 1 or more, got {asdict(self)}")
+
+    def num_probes(self, nlist: int) -> int:
+        return min(nlist, self.nprobe or max(16, nlist // 32))
+
+
+def estimate_bytes(
+    num_rows: int, dimension: int, settings: DenseSettings | None = None, *, shards: int = 1, id_bytes: int = 24
+) -> dict[str, int]:
     """How large an index will be: ``disk`` for all files, ``memory`` for what faiss keeps beyond the mapped files."""
     settings = settings or DenseSettings()
     vector = 4 * dimension
-    cells = settings.num_lists(num_rows) * vector + 8 * num_rows
+    cells = shards * settings.num_lists(num_rows // shards) * vector + 8 * num_rows
+    code = (settings.num_parts(dimension) * settings.pq_bits + 7) // 8
+    links = 4 * (2 * settings.hnsw_m + settings.hnsw_m // 16)
     faiss_part = {
         "flat": 0,
         "ivf": num_rows * vector + cells,
-        "hnsw": num_rows * (vector + 4 * (2 * settings.links + settings.links // 16) + 16),
-        "pq": num_rows * settings.num_code_bytes(dimension) + cells + 256 * vector,
+        "hnsw": num_rows * (vector + links + 16),
+        "pq": num_rows * code + cells + shards * 2**settings.pq_bits * vector,
     }[settings.kind]
     return {"disk": num_rows * (vector + id_bytes + 8) + faiss_part, "memory": faiss_part}
 
@@ -94,19 +149,14 @@ def build_shard(folder: Path, ids: Iterable[str], vectors: np.ndarray, settings:
     sentence_ids = pa.array(ids, pa.large_string())
     if vectors.ndim != 2 or len(vectors) != len(sentence_ids):
         raise InputError(f"{len(sentence_ids)} ids for vectors of shape {vectors.shape}: give one row for each id")
-    by_id = pc.array_sort_indices(sentence_ids).to_numpy()
-    sentence_ids = sentence_ids.take(pa.array(by_id))
-    if len(sentence_ids) > 1:
-        same = pc.equal(sentence_ids[1:], sentence_ids[:-1]).to_numpy(zero_copy_only=False)
-        if same.any():
-            raise InputError(f"the id {sentence_ids[int(same.argmax())].as_py()!r} is given to more than one row")
+    sentence_ids, by_id = order_by_id(sentence_ids)
     vectors = np.ascontiguousarray(vectors[by_id], np.float32)
     norms = np.sqrt(np.einsum("rd,rd->r", vectors, vectors, dtype=np.float64))
     if not np.isfinite(norms).all():
         bad = np.flatnonzero(~np.isfinite(norms))
         raise InputError(f"{len(bad)} vectors are not finite, {sentence_ids[int(bad[0])].as_py()!r} for one; mend the encoder")
-    arrays = {**_string_arrays("ids", sentence_ids), "vectors": vectors}
-    if settings.kind != "flat" and len(vectors) >= SMALL_SHARD:
+    arrays = {**string_arrays("ids", sentence_ids), "vectors": vectors}
+    if settings.is_trained(len(vectors)):
         arrays["faiss"] = _build_faiss(vectors, settings)
     facts = {
         "format": FORMAT,
@@ -115,7 +165,7 @@ def build_shard(folder: Path, ids: Iterable[str], vectors: np.ndarray, settings:
         "largest_norm": float(norms.max(initial=0)),
         "settings": asdict(settings),
     }
-    _write_folder(Path(folder), arrays, facts, "shard.json")
+    write_folder(Path(folder), arrays, facts, "shard.json")
 
 
 def _build_faiss(vectors: np.ndarray, settings: DenseSettings) -> np.ndarray:
@@ -123,15 +173,14 @@ def _build_faiss(vectors: np.ndarray, settings: DenseSettings) -> np.ndarray:
     import faiss
 
     rows, dimension = vectors.shape
-    lists, code_bytes = settings.num_lists(rows), settings.num_code_bytes(dimension)
-    if settings.kind == "pq" and dimension % code_bytes:
-        raise InputError(f"vectors of {dimension} units cannot be cut into {code_bytes} equal parts; change code_bytes")
+    settings.check(rows, dimension)
+    cells, parts = f"IVF{settings.num_lists(rows)}", f"PQ{settings.num_parts(dimension)}x{settings.pq_bits}"
     # np: without a training for a kind of filter that is not used here, and which takes a hundred times as long.
-    recipe = {"ivf": f"IVF{lists},Flat", "hnsw": f"HNSW{settings.links},Flat", "pq": f"IVF{lists},PQ{code_bytes}x8np"}
+    recipe = {"ivf": f"{cells},Flat", "hnsw": f"HNSW{settings.hnsw_m},Flat", "pq": f"{cells},{parts}np"}
     index: Any = faiss.index_factory(dimension, recipe[settings.kind], faiss.METRIC_INNER_PRODUCT)
     threads = faiss.omp_get_max_threads()
     if settings.kind == "hnsw":
-        index.hnsw.efConstruction = settings.build_depth
+        index.hnsw.efConstruction = settings.ef_construction
         faiss.omp_set_num_threads(1)  # with more, the graph differs from one run to the next
     try:
         index.train(vectors)
@@ -150,19 +199,19 @@ def publish_index(folder: Path, shards: Sequence[str], encoder: dict[str, Any] |
     for name, shard in zip(shards, opened):
         if (shard.dimension, shard.settings) != (opened[0].dimension, opened[0].settings):
             raise InputError(f"{folder / name} has another dimension or other settings than {shards[0]}; build it again")
-    _refuse_repeated_ids([], opened)  # type: ignore[arg-type]  # it looks at their ids alone
+    refuse_repeated_ids([], [shard.ids for shard in opened])
+    before = _read_json(folder / "index.json") if (folder / "index.json").exists() else {}
     index = {
         "format": FORMAT,
         "kind": "dense",
         "rows": sum(shard.num_rows for shard in opened),
         "dimension": opened[0].dimension,
         "settings": asdict(opened[0].settings),
+        "search": before.get("search", {}),
         "shards": list(shards),
         "encoder": encoder or {},
     }
-    building = folder / f".index.json.{os.getpid()}"
-    building.write_text(json.dumps(index, indent=1, sort_keys=True) + "\n")
-    building.replace(folder / "index.json")
+    put_in_force(folder, index)
 
 
 def build_index(
@@ -174,27 +223,20 @@ def build_index(
     encoder: dict[str, Any] | None = None,
 ) -> None:
     """A whole index from rows at hand, in as many shards as asked for."""
-    folder = Path(folder)
-    bounds = [len(vectors) * at // shards for at in range(shards + 1)]
-    names = [f"shard-{at:05d}" for at in range(shards)]
-    (folder / "index.json").unlink(missing_ok=True)
-    for name, start, end in zip(names, bounds, bounds[1:]):
-        build_shard(folder / name, ids[start:end], vectors[start:end], settings)
-    publish_index(folder, names, encoder)
-    for old in folder.glob("shard-?????"):  # of an index that was here before
-        if old.name not in names:
-            shutil.rmtree(old)
+    folder, settings = Path(folder), settings or DenseSettings()
+    if len(vectors):
+        settings.check(-(-len(vectors) // shards), vectors.shape[1])
+    build_shards(
+        folder,
+        len(vectors),
+        shards,
+        lambda shard, rows: build_shard(shard, ids[rows], vectors[rows], settings),
+        lambda names: publish_index(folder, names, encoder),
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise InputError(f"no dense index at {path.parent}: {path.name} is not there; build one with: raydist index")
-    facts = json.loads(path.read_text())
-    if facts.get("kind", "dense") != "dense" or facts.get("format") != FORMAT:
-        raise InputError(
-            f"{path} is of kind {facts.get('kind')} and format {facts.get('format')}, wanted dense and {FORMAT}; build it again"
-        )
-    return facts
+    return read_facts(path, "dense", FORMAT)
 
 
 # --------------------------------------------------------------------------------------------------------------- search
@@ -208,32 +250,32 @@ class _Shard:
         self.dimension: int = facts["dimension"]
         self.largest_norm: float = facts["largest_norm"]
         self.settings = DenseSettings(**facts["settings"])
-        self.ids = _load_strings(folder, "ids")
+        self.ids = load_strings(folder, "ids")
         # Copy-on-write: torch wants arrays that it could write to; nothing is written.
         self.vectors = np.load(folder / "vectors.npy", mmap_mode="c" if self.num_rows else None, allow_pickle=False)
         self.has_faiss = (folder / "faiss.npy").exists()
 
-    def open_faiss(self, probes: int, depth: int) -> Any:
+    def open_faiss(self, search: DenseSearch) -> Any:
         import faiss
 
         index: Any = faiss.deserialize_index(np.load(self.folder / "faiss.npy", allow_pickle=False))
         if self.settings.kind == "hnsw":
-            index.hnsw.efSearch = depth
+            index.hnsw.efSearch = search.ef_search
             return index
-        index.nprobe = probes
-        return faiss.index_cpu_to_all_gpus(index) if faiss.get_num_gpus() else index
+        index.nprobe = search.num_probes(index.nlist)
+        on_gpu = faiss.get_num_gpus() and (self.settings.kind == "ivf" or self.settings.pq_bits == 8)  # of codes it knows these
+        return faiss.index_cpu_to_all_gpus(index) if on_gpu else index
 
 
-class DenseIndex:
-    """A dense index, or some of its shards, open for search."""
+class DenseIndex(OpenShards):
+    """A dense index, or some of its shards, open for search; without ``search`` as index.json says, else by the size."""
 
     def __init__(
         self,
         folder: Path,
         shards: Sequence[int] | None = None,
         *,
-        probes: int | None = None,
-        search_depth: int | None = None,
+        search: DenseSearch | None = None,
         device: str | None = None,
     ) -> None:
         folder = Path(folder)
@@ -244,33 +286,16 @@ class DenseIndex:
         self.dimension: int = facts["dimension"]
         chosen = range(len(facts["shards"])) if shards is None else shards
         self.shards = [_Shard(folder / facts["shards"][at]) for at in chosen]
-        self.first_row = np.cumsum([0, *(shard.num_rows for shard in self.shards)])
+        super().__init__(shard.ids for shard in self.shards)
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._dot = compiled(_dot_loops) or _dot_numpy
-        depth = search_depth or self.settings.search_depth
-        self._faiss = {
-            at: shard.open_faiss(probes or self.settings.probes, depth)
-            for at, shard in enumerate(self.shards)
-            if shard.has_faiss
-        }
+        search = search or DenseSearch(**facts["search"])
+        self._faiss = {at: shard.open_faiss(search) for at, shard in enumerate(self.shards) if shard.has_faiss}
 
     @classmethod
     def open(cls, folder: Path, shards: Sequence[int] | None = None, **options: Any) -> DenseIndex:
         """Open all shards, or those of the given numbers."""
         return cls(folder, shards, **options)
-
-    def sentence_ids(self, rows: np.ndarray) -> list[str]:
-        """The ids of rows that ``search`` gave (none of them -1)."""
-        return self._ids(np.asarray(rows).ravel()).to_pylist()
-
-    def _ids(self, rows: np.ndarray) -> pa.Array:
-        shard_of = np.searchsorted(self.first_row, rows, side="right") - 1
-        order = np.argsort(shard_of, kind="stable")
-        parts = [
-            shard.ids.take(pa.array(rows[order[shard_of[order] == at]] - self.first_row[at]))
-            for at, shard in enumerate(self.shards)
-        ]
-        return pa.concat_arrays(parts).take(pa.array(np.argsort(order, kind="stable")))
 
     def search(
         self, queries: np.ndarray, k: int = 10, *, question_block: int = QUESTION_BLOCK, row_block: int = ROW_BLOCK

@@ -24,6 +24,7 @@ from raydist.mining.bm25 import (
     merge_top_k,
     publish_index,
 )
+from raydist.shards import write_folder
 
 TEXTS = [
     "The river Oder flows through the town.",
@@ -202,7 +203,7 @@ def test_pairs_of_frequency_and_length_take_wider_codes_when_there_are_many():
 def test_the_vocabulary_finds_what_it_holds_and_nothing_else(tmp_path_factory, terms, others):
     terms = sorted(term for term in terms if "\0" not in term and term)
     folder = tmp_path_factory.mktemp("terms")
-    bm25._write_folder(folder / "v", bm25.Vocabulary.arrays(bm25.pa.array(terms, bm25.pa.large_string())), {}, "v.json")
+    write_folder(folder / "v", bm25.Vocabulary.arrays(bm25.pa.array(terms, bm25.pa.large_string())), {}, "v.json")
     vocabulary = bm25.Vocabulary(folder / "v")
     asked = terms + others
     assert vocabulary.find(asked).tolist() == [terms.index(term) if term in terms else -1 for term in asked]
@@ -276,7 +277,7 @@ def test_bad_input_is_named(tmp_path):
         build_index(tmp_path / "c", ["x", "y", "x"], ["1", "2", "3"], shards=3)
     with pytest.raises(InputError, match="2 ids for 1 texts"):
         build_shard(tmp_path / "d", ["x", "y"], ["1"])
-    with pytest.raises(InputError, match="no BM25 index"):
+    with pytest.raises(InputError, match="no bm25 index"):
         Index.open(tmp_path / "nowhere")
     with pytest.raises(InputError, match="k1"):
         Formula(k1=-1)

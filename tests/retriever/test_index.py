@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from raydist.errors import InputError
-from raydist.mining.bm25 import compiled
 from raydist.retriever import index as dense
 from raydist.retriever.index import (
     DenseIndex,
+    DenseSearch,
     DenseSettings,
     _dot_loops,
     _dot_numpy,
@@ -19,6 +19,7 @@ from raydist.retriever.index import (
     estimate_bytes,
     publish_index,
 )
+from raydist.shards import compiled
 
 K = 10
 
@@ -153,12 +154,19 @@ def test_some_shards_can_be_searched_alone(corpus, tmp_path):
     assert index.num_rows == 700
 
 
+def clustered(rng, rows, dimension):
+    return unit(rng, rows, dimension) * 0.5 + unit(rng, 40, dimension)[rng.integers(40, size=rows)]
+
+
+def recall_of(hits, exact):
+    return np.mean([len(set(a) & set(b)) / K for a, b in zip(hits.rows, exact.rows)])
+
+
 @pytest.mark.parametrize("kind", ["ivf", "hnsw", "pq"])
 def test_faiss_kinds_find_most_with_exact_scores(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(dense, "SMALL_SHARD", 1500)
     rng = np.random.default_rng(3)
-    centres = unit(rng, 40, 32)
-    vectors = unit(rng, 4000, 32) * 0.5 + centres[rng.integers(40, size=4000)]
+    vectors = clustered(rng, 4000, 32)
     queries = vectors[:40] + unit(rng, 40, 32) * 0.2
     ids = [f"{number:06d}" for number in range(4000)]
     folder, exact_folder = tmp_path / "index", tmp_path / "exact"
@@ -169,13 +177,120 @@ def test_faiss_kinds_find_most_with_exact_scores(tmp_path, kind, monkeypatch):
     assert [(folder / name / "faiss.npy").exists() for name in names] == [True, False]
     build_index(exact_folder, ids, vectors)
     exact = DenseIndex.open(exact_folder).search(queries, K)
-    index = DenseIndex.open(folder, probes=50)
-    hits = index.search(queries, K)
-    recall = np.mean([len(set(a) & set(b)) / K for a, b in zip(hits.rows, exact.rows)])
-    assert recall > (0.6 if kind == "pq" else 0.95)
+    hits = DenseIndex.open(folder, search=DenseSearch(nprobe=50)).search(queries, K)
+    assert recall_of(hits, exact) > (0.6 if kind == "pq" else 0.95)
     same = hits.rows == exact.rows
     np.testing.assert_array_equal(hits.scores[same], exact.scores[same])
     assert (np.diff(hits.scores) <= 0).all()
+
+
+# What is built; two searches, the second with more effort; what these find at least of what an exact search finds, among
+# vectors in clusters and, much harder, among vectors without any order.
+EFFORTS = {
+    "ivf": (
+        DenseSettings("ivf", nlist=60),
+        [DenseSearch(nprobe=1), DenseSearch(nprobe=60)],
+        {"clustered": [0.5, 1.0], "random": [0.1, 1.0]},
+    ),
+    "hnsw": (
+        DenseSettings("hnsw", hnsw_m=8, ef_construction=40),
+        [DenseSearch(ef_search=10), DenseSearch(ef_search=400)],
+        {"clustered": [0.7, 0.9], "random": [0.7, 0.95]},
+    ),
+    "pq": (
+        DenseSettings("pq", nlist=60, pq_m=8, pq_bits=6),
+        [DenseSearch(nprobe=1), DenseSearch(nprobe=60)],
+        {"clustered": [0.4, 0.8], "random": [0.1, 0.6]},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", EFFORTS)
+@pytest.mark.parametrize("spread", ["clustered", "random"])
+def test_given_parameters_find_so_much_and_more_effort_finds_more(tmp_path, kind, spread):
+    rng = np.random.default_rng(5)
+    vectors = clustered(rng, 3000, 32) if spread == "clustered" else unit(rng, 3000, 32)
+    queries = vectors[:60] + unit(rng, 60, 32) * 0.3
+    ids = [f"{number:06d}" for number in range(3000)]
+    settings, efforts, least = EFFORTS[kind]
+    for name, given in (("flat", DenseSettings()), (kind, settings)):
+        build_index(tmp_path / name, ids, vectors, settings=given)
+    exact = DenseIndex.open(tmp_path / "flat").search(queries, K)
+    recalls = [recall_of(DenseIndex.open(tmp_path / kind, search=way).search(queries, K), exact) for way in efforts]
+    assert recalls[0] < recalls[1]
+    assert all(found >= wanted for found, wanted in zip(recalls, least[spread]))
+
+
+def test_the_parameters_reach_faiss(tmp_path):
+    rng = np.random.default_rng(6)
+    vectors = unit(rng, 2500, 24)
+    ids = [f"{number:06d}" for number in range(2500)]
+
+    def built(settings, search=None):
+        build_index(tmp_path / settings.kind, ids, vectors, settings=settings)
+        (index,) = DenseIndex.open(tmp_path / settings.kind, search=search)._faiss.values()
+        return index
+
+    ivf = built(DenseSettings("ivf", nlist=30), DenseSearch(nprobe=7))
+    assert (ivf.nlist, ivf.nprobe, ivf.ntotal) == (30, 7, 2500)
+    pq = built(DenseSettings("pq", nlist=10, pq_m=6, pq_bits=5), DenseSearch(nprobe=3))
+    assert (pq.nlist, pq.nprobe, pq.pq.M, pq.pq.nbits) == (10, 3, 6, 5)
+    hnsw = built(DenseSettings("hnsw", hnsw_m=12, ef_construction=33), DenseSearch(ef_search=44))
+    assert (hnsw.hnsw.nb_neighbors(1), hnsw.hnsw.efConstruction, hnsw.hnsw.efSearch) == (12, 33, 44)
+    # by the size: 4 * sqrt(2500) = 200 cells, but 39 rows for each make 64; 64 / 32 probes, but at least 16; 24 / 8 parts
+    by_size = built(DenseSettings("pq"))
+    assert (by_size.nlist, by_size.nprobe, by_size.pq.M, by_size.pq.nbits) == (64, 16, 3, 8)
+    assert built(DenseSettings("ivf", nlist=4), DenseSearch()).nprobe == 4  # no more than there are
+    assert built(DenseSettings("ivf", nlist=4), DenseSearch(nprobe=9)).nprobe == 4
+
+
+def test_numbers_that_suit_the_size():
+    # a shard of 250,000 rows: 4 * 500 cells, 2000 / 32 = 62 probes; a vector in parts of eight units where they divide
+    assert DenseSettings("ivf").num_lists(250_000) == 2000
+    assert DenseSearch().num_probes(2000) == 62
+    assert [DenseSettings("pq").num_parts(dimension) for dimension in (384, 768, 100, 6, 7)] == [48, 96, 10, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "wrong"),
+    [
+        (DenseSettings("ivf", nlist=301), 300, r"index\.ivf\.nlist 301 is more than the 300 vectors .*it is 7 then"),
+        (DenseSettings("pq", nlist=301), 300, r"index\.ivf\.nlist 301 is more"),
+        (
+            DenseSettings("pq", pq_m=5),
+            300,
+            r"24 units cannot be cut into 5 equal parts: set index\.pq\.m to one of 1, 2, 3, 4, 6",
+        ),
+        (DenseSettings("pq", pq_bits=12), 3000, r"index\.pq\.bits 12 wants 4,096 vectors .* has 3,000: set it to 11 or less"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before_anything_is_written(tmp_path, settings, rows, wrong):
+    vectors = unit(np.random.default_rng(0), rows, 24)
+    with pytest.raises(InputError, match=wrong):
+        build_index(tmp_path, list(map(str, range(rows))), vectors, settings=settings)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"nlist": 0}, {"hnsw_m": 1}, {"ef_construction": 0}, {"pq_m": 0}, {"pq_bits": 3}, {"pq_bits": 13}]
+)
+def test_impossible_parameters_are_named(wrong):
+    with pytest.raises(InputError, match="a dense index wants sizes of 1 or more"):
+        DenseSettings("pq", **wrong)
+    with pytest.raises(InputError, match="a search wants nprobe and ef_search of 1 or more"):
+        DenseSearch(nprobe=0)
+
+
+def test_a_last_shard_too_small_for_the_cells_asked_for_is_searched_exactly(tmp_path):
+    vectors = unit(np.random.default_rng(0), 5500, 8)
+    ids = [f"{number:06d}" for number in range(5500)]
+    settings = DenseSettings("ivf", nlist=2600)
+    for name, rows in (("shard-00000", slice(0, 3000)), ("shard-00001", slice(3000, 5500))):
+        build_shard(tmp_path / name, ids[rows], vectors[rows], settings)
+    publish_index(tmp_path, ["shard-00000", "shard-00001"])
+    index = DenseIndex.open(tmp_path)
+    assert list(index._faiss) == [0]
+    assert found_ids(index, index.search(vectors[3000:3010], 1)) == [[id] for id in ids[3000:3010]]
 
 
 def test_the_same_rows_give_the_same_bytes(corpus, tmp_path, monkeypatch):

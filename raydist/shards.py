@@ -1,0 +1,178 @@
+"""What an index is on disk, whatever it holds: shards of rows that are sorted by id, and a file that names those in force.
+
+    INDEX/index.json      written last, by rename
+    INDEX/shard-00000/    arrays as .npy, memory-mapped, ids among them; shard.json
+
+A folder appears by rename after it is whole, and is never written again. So rows are added as one more shard, and an index that
+was not finished cannot be opened. Strings are two arrays: offsets, and all UTF-8 bytes in a row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raydist.errors import InputError
+
+STRIDE = 64  # rows looked at together when the best are selected
+
+
+class Hits(NamedTuple):
+    """Best rows of each question, best first; where there are fewer than k, row -1 and score 0."""
+
+    rows: np.ndarray  # int64, questions x k; numbers within the open shards: sentence_ids gives their ids
+    scores: np.ndarray  # float32, questions x k
+
+
+# --------------------------------------------------------------------------------------------------------------- arrays
+
+
+def load_array(folder: Path, name: str) -> np.ndarray:
+    """An array of a folder, mapped."""
+    return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
+
+
+def string_parts(strings: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets from 0, and the bytes."""
+    strings = strings.cast(pa.large_string())
+    if not len(strings):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    _, offsets, text = strings.buffers()
+    ends = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    return ends - ends[0], np.frombuffer(text or b"", np.uint8)[ends[0] : ends[-1]]
+
+
+def string_array(offsets: np.ndarray, text: np.ndarray) -> pa.LargeStringArray:
+    """The strings, not copied."""
+    return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+def string_arrays(name: str, strings: pa.Array) -> dict[str, np.ndarray]:
+    """A column of strings as the arrays of a folder."""
+    offsets, text = string_parts(strings)
+    return {f"{name}_offsets": offsets, f"{name}_bytes": text}
+
+
+def load_strings(folder: Path, name: str) -> pa.LargeStringArray:
+    """The strings of a folder, mapped."""
+    return string_array(load_array(folder, f"{name}_offsets"), load_array(folder, f"{name}_bytes"))
+
+
+def write_folder(folder: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any], facts_name: str) -> None:
+    """A folder of arrays that appears whole, by rename; one that is there from an interrupted run gives way."""
+    building = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    for name, array in arrays.items():
+        np.save(building / f"{name}.npy", array, allow_pickle=False)
+    (building / facts_name).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    shutil.rmtree(folder, ignore_errors=True)
+    building.rename(folder)
+
+
+# ------------------------------------------------------------------------------------------------------------------ ids
+
+
+def order_by_id(ids: pa.LargeStringArray) -> tuple[pa.LargeStringArray, np.ndarray]:
+    """The ids in the order of code points, and which of the given ones each is; an id that comes twice is refused."""
+    order = pc.array_sort_indices(ids).to_numpy().astype(np.int64)
+    ordered = ids.take(pa.array(order))
+    if len(ordered) > 1:
+        same = pc.equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
+        if same.any():
+            raise InputError(f"the id {ordered[int(same.argmax())].as_py()!r} is given to more than one row")
+    return ordered, order
+
+
+def refuse_repeated_ids(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> None:
+    """Of shards whose own ids are distinct: no id in two new ones, nor in a new one and an old one."""
+    if not new:
+        return
+    ids = pa.chunked_array(new)
+    if len(new) > 1 and pc.count_distinct(ids).as_py() != len(ids):
+        repeated = pa.table({"id": ids}).group_by("id").aggregate([([], "count_all")])
+        first = repeated.filter(pc.greater(repeated["count_all"], 1))["id"][0].as_py()
+        raise InputError(f"the id {first!r} is given to more than one row")
+    for known in old:
+        again = known.filter(pc.is_in(known, value_set=ids))
+        if len(again):
+            raise InputError(
+                f"the index already has {len(again)} of these ids, {again[0].as_py()!r} for one; add new rows only"
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------------- facts
+
+
+def read_facts(path: Path, kind: str, format: int) -> dict[str, Any]:
+    """What index.json or shard.json of an index of this kind says."""
+    if not path.exists():
+        raise InputError(f"no {kind} index at {path.parent}: {path.name} is not there; build one with: raydist index")
+    facts = json.loads(path.read_text())
+    seen = facts.get("kind", kind), facts.get("format")
+    if seen != (kind, format):
+        raise InputError(f"{path} is of kind {seen[0]} and format {seen[1]}, wanted {kind} and {format}; build it again")
+    return facts
+
+
+def put_in_force(folder: Path, facts: dict[str, Any]) -> None:
+    """Write index.json, by rename."""
+    building = folder / f".index.json.{os.getpid()}"
+    building.write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    building.replace(folder / "index.json")
+
+
+def build_shards(
+    folder: Path, rows: int, shards: int, build: Callable[[Path, slice], None], publish: Callable[[list[str]], None]
+) -> None:
+    """A whole index from rows at hand: ``build`` writes a shard of some rows, ``publish`` puts the named shards in force."""
+    bounds = [rows * at // shards for at in range(shards + 1)]
+    names = [f"shard-{at:05d}" for at in range(shards)]
+    (folder / "index.json").unlink(missing_ok=True)
+    for name, start, end in zip(names, bounds, bounds[1:]):
+        build(folder / name, slice(start, end))
+    publish(names)
+    for old in folder.glob("shard-?????"):  # of an index that was here before
+        if old.name not in names:
+            shutil.rmtree(old)
+
+
+class OpenShards:
+    """Shards open for search: their rows are numbered one shard after the other."""
+
+    def __init__(self, ids: Iterable[pa.LargeStringArray]) -> None:
+        self._shard_ids = list(ids)
+        self.first_row = np.cumsum([0, *map(len, self._shard_ids)])
+
+    def sentence_ids(self, rows: np.ndarray) -> list[str]:
+        """The ids of rows that ``search`` gave (none of them -1)."""
+        return self._ids(np.asarray(rows).ravel()).to_pylist()
+
+    def _ids(self, rows: np.ndarray) -> pa.Array:
+        shard_of = np.searchsorted(self.first_row, rows, side="right") - 1
+        order = np.argsort(shard_of, kind="stable")
+        parts = [
+            ids.take(pa.array(rows[order[shard_of[order] == at]] - self.first_row[at]))
+            for at, ids in enumerate(self._shard_ids)
+        ]
+        return pa.concat_arrays(parts).take(pa.array(np.argsort(order, kind="stable")))
+
+
+def compiled(loops: Callable[..., None]) -> Callable[..., None] | None:
+    """A function of loops over arrays, compiled; None where numba is not installed."""
+    try:
+        from numba import njit
+    except ImportError:
+        return None
+    try:
+        return njit(nogil=True, cache=True)(loops)
+    except RuntimeError:  # no folder to keep the compiled code in
+        return njit(nogil=True)(loops)
