@@ -237,6 +237,34 @@ class CorpusConfig(Section):
         return value
 
 
+class IvfConfig(Section):
+    """Cells of each shard of a dense index of kind ivf or pq; None: a number that suits the shard's size."""
+
+    nlist: int | None = Field(None, ge=1)  # cells; None: four times the root of the rows
+    nprobe: int | None = Field(None, ge=1)  # cells that a search looks into; None: one in 32, and 16 or more
+
+    @model_validator(mode="after")
+    def _no_more_than_there_are(self) -> Self:
+        if self.nlist and self.nprobe and self.nprobe > self.nlist:
+            raise ValueError(f"nprobe {self.nprobe} is more than the {self.nlist} cells of nlist: lower it, or leave it out")
+        return self
+
+
+class HnswConfig(Section):
+    """The graph of each shard of a dense index of kind hnsw."""
+
+    m: int = Field(32, ge=2)  # neighbours of a row
+    ef_construction: int = Field(200, ge=1)  # rows looked at for them
+    ef_search: int = Field(128, ge=1)  # rows that a search keeps in view
+
+
+class PqConfig(Section):
+    """Codes of a dense index of kind pq, whose cells are those of ivf."""
+
+    m: int | None = Field(None, ge=1)  # parts of a vector, which must divide its units; None: of eight units, or nearly so
+    bits: int = Field(8, ge=4, le=12)  # of the code of a part
+
+
 class IndexConfig(Section):
     """How sentences are indexed. Results do not depend on shard_rows (with an approximate dense kind, their recall does)."""
 
@@ -247,8 +275,29 @@ class IndexConfig(Section):
     min_chars: int = Field(2, ge=1)
     stop_words: Literal["none", "english"] = "none"
     stemmer: str = ""  # a Snowball language such as english
-    dense: Literal["flat", "ivf", "hnsw", "pq"] = "flat"
+    dense: Literal["flat", "ivf", "hnsw", "pq"] = "flat"  # flat is exact; ivf, hnsw and pq have sections of their own
+    ivf: IvfConfig = IvfConfig()
+    hnsw: HnswConfig = HnswConfig()
+    pq: PqConfig = PqConfig()
     shard_rows: int = Field(250_000, ge=1)
+
+    def formula(self) -> dict[str, Any]:
+        """How BM25 searches."""
+        return {"k1": self.k1, "b": self.b, "idf": self.idf}
+
+    def dense_settings(self) -> dict[str, Any]:
+        """What is built of a dense index; of the parameters those of its kind alone, so that others make no other index."""
+        cells = {"nlist": self.ivf.nlist}
+        graph = {"hnsw_m": self.hnsw.m, "ef_construction": self.hnsw.ef_construction}
+        codes = {"pq_m": self.pq.m, "pq_bits": self.pq.bits}
+        of_kind: dict[str, dict[str, Any]] = {"flat": {}, "ivf": cells, "hnsw": graph, "pq": cells | codes}
+        return {"kind": self.dense, **of_kind[self.dense]}
+
+    def dense_search(self) -> dict[str, Any]:
+        """How a dense index of this kind is searched."""
+        probes, view = {"nprobe": self.ivf.nprobe}, {"ef_search": self.hnsw.ef_search}
+        of_kind: dict[str, dict[str, Any]] = {"flat": {}, "ivf": probes, "hnsw": view, "pq": probes}
+        return of_kind[self.dense]
 
 
 class MiningConfig(Section):
@@ -257,7 +306,7 @@ class MiningConfig(Section):
     encoder: str = "builtin:minilm"  # of the dense source; in later rounds the retriever trained before takes its place
     pooling: Literal["auto", "cls", "mean"] = "auto"
     candidates: int = Field(10, ge=1)  # of each source, for each question
-    same_doc: int = Field(0, ge=0)  # neighbours of a gold answer, as further candidates
+    same_doc: int = Field(0, ge=0)  # sentences of a gold answer's document, drawn by the seed, as further candidates
     negatives_per_source: int = Field(1, ge=1)
     dev_share: float = Field(0.1, gt=0, lt=1)  # of the questions, held out to judge the cross-encoder
     threshold: float = Field(0.5, ge=0, le=1)
@@ -281,7 +330,8 @@ class RetrieverConfig(Section):
     loss: Literal["softmax", "margin_mse", "kl"] = "softmax"
     objective: Literal["log", "prob"] = "log"
     normalise: Literal["count", "weight_sum"] = "count"
-    scale: float = Field(100.0, gt=0)
+    scale: float = Field(100.0, gt=0)  # of the products that all losses take as scores
+    temperature: float = Field(1.0, gt=0)  # kl: divides the scores of both, of encoder and cross-encoder
     mask_known_positives: bool = True
     bucket_by_length: bool = True
     chunk_rows: int | None = Field(None, ge=1)  # texts embedded at once; None: all of a batch
@@ -502,6 +552,16 @@ class Config(Section):
             raise ValueError(
                 f"retriever.loss: {self.retriever.loss} learns from scores of mined negatives: set mining.hard_negatives to 1 "
                 f"or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_temperature_that_acts(self) -> Self:
+        given = self.retriever
+        if given.temperature != 1 and given.loss != "kl":
+            raise ValueError(
+                f"retriever.temperature is that of retriever.loss: kl, and the loss is {given.loss}: set retriever.scale "
+                f"({1 / given.temperature:g} is this temperature), or leave it out"
             )
         return self
 

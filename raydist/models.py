@@ -7,10 +7,12 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from raydist.errors import InputError
+from raydist.storage import Storage, file_digest
 
 TINY_SHAPE = {
     "hidden_size": 64,
@@ -36,6 +38,13 @@ def model_folder(name: str, revision: str | None = None) -> Path:
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"model {name!r}: no such folder; {_what_there_is()}")
     return _checked(_fetch(name, revision))
+
+
+def open_model(where: Mapping[str, Any]) -> Path:
+    """A model's folder on this node: {name, revision}, or {storage, folder} for one that a run made."""
+    if "storage" in where:
+        return Storage(where["storage"]).local_copy(where["folder"])
+    return model_folder(where["name"], where.get("revision"))
 
 
 def load_pretrained(
@@ -155,6 +164,4 @@ def _tiny_vocabulary() -> Path:
 
 
 def _vocabulary_digest() -> str:
-    from raydist.storage import file_digest
-
     return file_digest(_tiny_vocabulary())[:8]

@@ -6,6 +6,7 @@ when its manifest, written last, says so.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -13,14 +14,17 @@ import json
 import os
 import posixpath
 import shutil
+import tempfile
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -88,26 +92,13 @@ class Storage:
     def open_input(self, name: str) -> pa.NativeFile:
         return self._opened[0].open_input_file(self.path(name))
 
-    def write_bytes(self, name: str, content: bytes) -> None:
-        """Write the whole file, or nothing."""
+    @contextlib.contextmanager
+    def _new_file(self, name: str) -> Iterator[str]:
+        """The path of a file that is to be written, its folder made; a failure within says what to do."""
         path = self.path(name)
-        filesystem = self._opened[0]
         try:
-            filesystem.create_dir(posixpath.dirname(path), recursive=True)
-            if not self.is_local:
-                with filesystem.open_output_stream(path) as stream:
-                    stream.write(content)
-                return
-            beside = f"{path}.{uuid.uuid4().hex}.tmp"
-            try:
-                with open(beside, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(beside, path)
-            except BaseException:
-                Path(beside).unlink(missing_ok=True)
-                raise
+            self._opened[0].create_dir(posixpath.dirname(path), recursive=True)
+            yield path
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             why = "no space is left on the device" if full else str(error)
@@ -115,6 +106,37 @@ class Storage:
             raise StorageError(
                 f"cannot write {path}: {why}. {way} and run the same command again: what is done stays done."
             ) from None
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write the whole file, or nothing."""
+        if self.is_local:
+            with self.writing(name) as file:
+                file.write(content)
+            return
+        with self._new_file(name) as path, self._opened[0].open_output_stream(path) as stream:
+            stream.write(content)
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        """A file to write to, for what is too large for memory: it appears, whole, when the block has ended well."""
+        with self._new_file(name) as path:
+            if not self.is_local:
+                with tempfile.TemporaryFile() as spool:
+                    yield spool
+                    spool.seek(0)
+                    with self._opened[0].open_output_stream(path) as stream:
+                        shutil.copyfileobj(spool, stream, 1 << 20)
+                return
+            beside = f"{path}.{uuid.uuid4().hex}.tmp"
+            try:
+                with open(beside, "wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(beside, path)
+            except BaseException:
+                Path(beside).unlink(missing_ok=True)
+                raise
 
     def write_json(self, name: str, value: Any) -> None:
         self.write_bytes(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
@@ -288,3 +310,20 @@ def describe_part(name: str, content: bytes) -> dict:
 def read_parquet(storage: Storage, name: str, columns: Iterable[str] | None = None) -> pa.Table:
     with storage.open_input(name) as file:
         return pq.read_table(file, columns=list(columns) if columns else None)
+
+
+def read_rows(storage: Storage, name: str, first: int, last: int) -> pa.Table:
+    """Rows first..last of a Parquet file; of the others no more is read than shares a row group with them."""
+    with storage.open_input(name) as file:
+        parquet = pq.ParquetFile(file)
+        sizes = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
+        starts = np.append(0, np.cumsum(sizes))
+        groups = [number for number in range(len(sizes)) if starts[number] < last and starts[number + 1] > first]
+        table = parquet.read_row_groups(groups)
+        return table.slice(first - int(starts[groups[0]]) if groups else 0, last - first)
+
+
+def read_between(storage: Storage, name: str, column: str, least: str, greatest: str) -> pa.Table:
+    """Rows from one value of a column to another, both in; of a Parquet file that is sorted by it read as `read_rows` does."""
+    with storage.open_input(name) as file:
+        return pq.read_table(file, filters=(pc.field(column) >= least) & (pc.field(column) <= greatest))

@@ -12,24 +12,24 @@ block. A cross-encoder and the dual encoders it is compared with are runs of the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from raydist.cluster.pipeline import Made, Run, locate, report, run_stages, tokenizer_digest, train_on
 from raydist.cluster.stages import Work
 from raydist.config import Config, CorpusSource, flatten, override
 from raydist.errors import InputError
 from raydist.mining import parts as make
+from raydist.models import open_model
 from raydist.progress import say
 from raydist.storage import Stage, Storage, encode_table, file_digest, folder_digest, has_model, read_parquet
 
-VERSION = 1  # raise when a stage's output changes
+VERSION = 2  # raise when a stage's output changes
 
 
 # --- corpus ----------------------------------------------------------------------------------------------------------
@@ -218,16 +218,19 @@ def index_dense(run: Run, corpus: Corpus, encoder: Encoder) -> Made:
     """Vectors of all sentences of a corpus."""
     from raydist.retriever.index import DenseSettings, estimate_bytes, publish_index
 
-    given = run.config.index
-    settings = {"kind": given.dense}
+    given, rows = run.config.index, corpus.num_sentences
+    settings = given.dense_settings()
     identity = {"version": VERSION, "sentences": corpus.sentences.stage.fingerprint, "encoder": encoder.identity}
     shard_rows = -(-given.shard_rows // make.ENCODE_ROWS) * make.ENCODE_ROWS
     identity |= {"settings": settings, "shard_rows": shard_rows}
     stage = Stage(run.storage, "vectors", identity)
     work = Work(stage, _shards(corpus, stage, shard_rows), f"dense index of {corpus.name}")
-    if stage.manifest() is None and corpus.num_sentences > 100_000:
-        size = estimate_bytes(corpus.num_sentences, 384, DenseSettings(kind=given.dense))["disk"]
-        say(f"dense index of {corpus.name}: {corpus.num_sentences:,} sentences, about {size / 2**30:.1f} GiB at 384 units")
+    if stage.manifest() is None and (rows > 100_000 or given.dense != "flat"):
+        wanted, units = DenseSettings(**settings), encoder_units(encoder)
+        wanted.check(min(rows, shard_rows), units)  # now, and not when all is encoded
+        if rows > 100_000:
+            size = estimate_bytes(rows, units, wanted, shards=len(work.specs))["disk"]
+            say(f"dense index of {corpus.name}: {rows:,} sentences, about {size / 2**30:.1f} GiB at {units} units")
 
     def publish(work: Work, lines: list[dict]) -> list[dict]:
         _publish(work, lambda folder, names: publish_index(folder, names, {"where": encoder.where, **encoder.identity}))
@@ -241,6 +244,15 @@ def index_dense(run: Run, corpus: Corpus, encoder: Encoder) -> Made:
         "settings": settings,
     }
     return _run(run, [work], make.dense_shard_part_maker, kwargs, "encode", finish=publish, gpus=_gpus(run))[0]
+
+
+def encoder_units(encoder: Encoder) -> int:
+    """How long its vectors are, without its weights."""
+    from transformers import AutoConfig
+
+    from raydist.retriever.encode import tower_folder
+
+    return AutoConfig.from_pretrained(tower_folder(open_model(encoder.where), "answer")).hidden_size
 
 
 def _shards(corpus: Corpus, stage: Stage, shard_rows: int) -> list[dict]:
@@ -271,8 +283,7 @@ def _publish(work: Work, publish: Callable[[Path, list[str]], None]) -> None:
 
 def search_bm25(run: Run, corpus: Corpus, index: Made, k: int) -> Made:
     """The k best sentences for each question by BM25."""
-    given = run.config.index
-    formula = {"k1": given.k1, "b": given.b, "idf": given.idf}
+    formula = run.config.index.formula()
     identity = {"version": VERSION, "index": index.stage.fingerprint, "formula": formula, "k": k}
     kwargs = {"k": k, "threads": _threads(run), "formula": formula}
     return _over_blocks(run, corpus, "bm25_hits", identity, make.bm25_hits_part_maker, kwargs, {"index": index.stage.uri})
@@ -280,8 +291,15 @@ def search_bm25(run: Run, corpus: Corpus, index: Made, k: int) -> Made:
 
 def search_dense(run: Run, corpus: Corpus, index: Made, encoder: Encoder, k: int) -> Made:
     """The k best sentences for each question by a dense index."""
-    identity = {"version": VERSION, "index": index.stage.fingerprint, "k": k}
-    kwargs = {"model": encoder.where, "encoder": encoder.settings("question"), "k": k, "threads": _threads(run)}
+    search = run.config.index.dense_search()
+    identity = {"version": VERSION, "index": index.stage.fingerprint, "k": k, "search": search}
+    kwargs = {
+        "model": encoder.where,
+        "encoder": encoder.settings("question"),
+        "k": k,
+        "threads": _threads(run),
+        "search": search,
+    }
     same = {"index": index.stage.uri}
     return _over_blocks(run, corpus, "dense_hits", identity, make.dense_hits_part_maker, kwargs, same, gpus=_gpus(run))
 
@@ -433,8 +451,9 @@ def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made) -> None:
     )
 
 
-def _tables(made: Made, columns: list[str] | None = None) -> list[pa.Table]:
-    return [read_parquet(made.stage.storage, f"{made.stage.folder}/{part['name']}", columns) for part in made.manifest.parts]
+def _tables(made: Made, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    for part in made.manifest.parts:
+        yield read_parquet(made.stage.storage, f"{made.stage.folder}/{part['name']}", columns)
 
 
 def score(run: Run, cross_encoder: Run, corpus: Corpus, pairs: Made | None, name: str, *, plain: bool = False) -> Made:
@@ -473,7 +492,7 @@ def score_candidates(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: 
     """Candidates -> scores. These are kept: threshold, power and temperature change without a model call."""
     mining = run.config.mining
     found = find(run, corpus, encoder, mining.candidates)
-    settings = {"top": mining.candidates, "same_doc": mining.same_doc}
+    settings = {"top": mining.candidates, "same_doc": mining.same_doc, "seed": run.config.seed}
     candidates = _over_blocks(
         run,
         corpus,
@@ -510,22 +529,19 @@ def mine(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run) -> Made
 def _tell_yield(run: Run, corpus: Corpus, silver: Made) -> None:
     """mining/: yield.json, examples.parquet, and silver.parquet with every scored pair."""
     from raydist.corpus.sentences import SentenceTable
-    from raydist.mining.silver import choose_examples, example_table, yield_curve
+    from raydist.mining.silver import example_table, write_selection
 
     mining = run.config.mining
-    curve = yield_curve(_tables(silver), corpus.num_gold, threshold=mining.threshold)
-    chosen = pa.concat_tables([choose_examples(table, seed=run.config.seed) for table in _tables(silver)])
-    chosen = choose_examples(chosen, seed=run.config.seed)
+    with run.folder.writing("mining/silver.parquet") as file:
+        told = write_selection(file, _tables(silver), corpus.num_gold, threshold=mining.threshold, seed=run.config.seed)
     sentences = SentenceTable(Storage(corpus.sentences.stage.uri).local_copy("") / "table")
-    examples = example_table(chosen, corpus.read("questions"), corpus.read("gold"), sentences)
-    run.folder.write_json("mining/yield.json", curve)
+    examples = example_table(told.examples, corpus.read("questions"), corpus.read("gold"), sentences)
+    run.folder.write_json("mining/yield.json", told.curve)
     run.folder.write_bytes("mining/examples.parquet", encode_table(examples, "parquet", {}))
-    run.folder.write_bytes("mining/silver.parquet", encode_table(pa.concat_tables(_tables(silver)), "parquet", {}))
-    kept = sum(int(pc.sum(table["kept"]).as_py() or 0) for table in _tables(silver, ["kept"]))
-    share = kept / max(1, corpus.num_gold)
-    run.add_metrics({"mining.candidates": silver.manifest.rows, "mining.silver": kept, "mining.yield": share})
+    share = told.kept / max(1, corpus.num_gold)
+    run.add_metrics({"mining.candidates": silver.manifest.rows, "mining.silver": told.kept, "mining.yield": share})
     say(
-        f"mined: {kept:,} silver pairs of {silver.manifest.rows:,} candidates (p >= {mining.threshold}), {share:.1%} of "
+        f"mined: {told.kept:,} silver pairs of {silver.manifest.rows:,} candidates (p >= {mining.threshold}), {share:.1%} of "
         f"{corpus.num_gold:,} gold pairs; all of them in {run.folder.path('mining')}/silver.parquet"
     )
 
@@ -729,9 +745,10 @@ def index(run: Run) -> Path:
         made = index_dense(run, corpus, trained_encoder(run) if trained else own_encoder(run))
     target = Path(run.folder.path("index"))
     table = Storage(corpus.sentences.stage.uri).local_copy("") / "table"
-    formula = {"k1": run.config.index.k1, "b": run.config.index.b, "idf": run.config.index.idf}
-    publish(target, Storage(made.stage.uri).local_copy(""), table, formula if run.config.index.kind == "bm25" else None)
-    say(f"{run.config.index.kind} index of {corpus.num_sentences:,} sentences")
+    given = run.config.index
+    search = {"formula": given.formula()} if given.kind == "bm25" else {"search": given.dense_search()}
+    publish(target, Storage(made.stage.uri).local_copy(""), table, search)
+    say(f"{given.kind} index of {corpus.num_sentences:,} sentences")
     return target
 
 

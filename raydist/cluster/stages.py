@@ -64,7 +64,7 @@ def _write(task: dict, make: Callable[[dict], dict]) -> dict:
     made = make(task["spec"])
     for extra, table in made.get("beside", {}).items():  # written first: the part's name is what says that all is there
         beside = name.replace("part-", f"{extra}-").rpartition(".")[0] + ".parquet"
-        storage.write_bytes(beside, encode_table(table, "parquet", {}))
+        storage.write_bytes(beside, encode_table(table, "parquet", {}, made.get("row_group")))
     content = encode_table(made["part"], name.rpartition(".")[2], made.get("info", {}), made.get("row_group"))
     storage.write_bytes(name, content)
     return describe_part(name, content)

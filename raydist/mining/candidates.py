@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from raydist.corpus.sentences import SentenceTable
 from raydist.errors import InputError
+from raydist.objectives.base import keyed_uniform
+from raydist.reader.features import text_hash
 from raydist.records import CANDIDATE_SCHEMA, HIT_SCHEMA
 
 PAIR = ["question_id", "sentence_id"]
@@ -43,12 +45,13 @@ def find_candidates(
     *,
     top: int = 10,
     same_doc: int = 0,
+    seed: int = 0,
     near_duplicates: bool = False,
 ) -> pa.Table:
     """The best ``top`` of both retrievers for each question, by question id and sentence id, as ``CANDIDATE_SCHEMA``.
 
     Gold answers and sentences with the text of one are left out, with ``near_duplicates`` also those with its words in
-    another order. ``same_doc`` adds as many sentences of each gold answer's document, the nearest ones (DESIGN 3).
+    another order. ``same_doc`` adds as many others of each document with a gold answer (DESIGN 3), drawn by the seed.
     """
     asked = pc.unique(questions["question_id"])
     gold = of_questions(gold, asked)
@@ -57,7 +60,7 @@ def find_candidates(
         [
             _columns(best_hits(bm25, asked, top, "bm25"), "bm25"),
             _columns(best_hits(dense, asked, top, "dense"), "dense"),
-            _neighbours(gold, gold_rows, sentences, same_doc),
+            _same_document(gold, gold_rows, sentences, same_doc, seed, near_duplicates),
         ],
         promote_options="default",
     )
@@ -102,19 +105,29 @@ def _columns(hits: pa.Table, source: str) -> pa.Table:
     return named.append_column("same_doc", pa.array(np.zeros(hits.num_rows, bool)))
 
 
-def _neighbours(gold: pa.Table, gold_rows: np.ndarray, sentences: SentenceTable, most: int) -> pa.Table:
-    """For each gold answer the ``most`` sentences of its document that stand nearest to it, by their ids' order."""
-    pairs, near = [], [np.zeros(0, np.int64)]
+def _same_document(
+    gold: pa.Table, gold_rows: np.ndarray, sentences: SentenceTable, most: int, seed: int, near_duplicates: bool
+) -> pa.Table:
+    """Of the document of each gold answer ``most`` sentences, or all there are, uniformly drawn.
+
+    As with negatives (PAPERS 5.2), gold answers of the question and duplicates of their texts are removed before drawing.
+    A sentence's draw is a pure function of (seed, question id, sentence id).
+    """
+    questions = gold["question_id"].to_pylist()
+    refused: dict[str, set[int]] = {}
+    for question, row in zip(questions, gold_rows.tolist() if most else []):
+        refused.setdefault(question, set()).update(sentences.duplicates(row, near_duplicates).tolist())
+    pairs, drawn = [], [np.zeros(0, np.int64)]
     for place, row in enumerate(gold_rows.tolist() if most else []):
-        document = sentences.document_rows(row)
-        distance = np.abs(np.arange(len(document)) - np.searchsorted(document, row))
-        # the gold answers of the question may be among the nearest: they give their places to no one
-        nearest = document[np.argsort(distance, kind="stable")[1 : most + 1]]
-        pairs += [place] * len(nearest)
-        near.append(nearest)
+        question = questions[place]
+        left = np.array([other for other in sentences.document_rows(row).tolist() if other not in refused[question]], np.int64)
+        keys = np.array([text_hash(f"{question}\0{id}") for id in sentences.ids(left).to_pylist()], np.int64)
+        chosen = left[np.argsort(keyed_uniform(seed, 0, "same document", keys), kind="stable")[:most]]
+        pairs += [place] * len(chosen)
+        drawn.append(chosen)
     columns = {
         "question_id": gold["question_id"].cast(pa.string()).take(pa.array(pairs, pa.int64())),
-        "sentence_id": sentences.ids(np.concatenate(near)).cast(pa.string()),
+        "sentence_id": sentences.ids(np.concatenate(drawn)).cast(pa.string()),
         "same_doc": pa.array(np.ones(len(pairs), bool)),
     }
     return pa.table(columns)

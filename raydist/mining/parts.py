@@ -21,22 +21,16 @@ import pyarrow.parquet as pq
 from raydist.corpus.passages import RetrievalSet, count_duplicates
 from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
-from raydist.models import model_folder
+from raydist.models import open_model
 from raydist.records import SCORED_SCHEMA, SILVER_SCHEMA, rejected_table
-from raydist.storage import Storage, read_parquet
+from raydist.storage import Storage, read_between, read_parquet, read_rows
 
 ENCODE_ROWS = 128  # encoded together: how a vector rounds depends on its neighbours, so these must not depend on shards
-Made = dict[str, Any]  # part: the table; beside: other tables of the part; info: plain values
+ROW_GROUP = 4096  # of a set's tables: a block reads the groups that its questions are in, and no other
+Made = dict[str, Any]  # part: the table; beside: other tables of the part; info: plain values; row_group: rows
 
 
 # --- where things are ------------------------------------------------------------------------------------------------
-
-
-def open_model(where: Mapping[str, Any]) -> Path:
-    """A model's folder on this node: {name, revision}, or {storage, folder} for one that a run made."""
-    if "storage" in where:
-        return Storage(where["storage"]).local_copy(where["folder"])
-    return model_folder(where["name"], where.get("revision"))
 
 
 @lru_cache(maxsize=4)
@@ -56,11 +50,21 @@ def build_into(uri: str, name: str, build: Callable[[Path], Any]) -> None:
         storage.upload(Path(folder) / name, name)
 
 
-def read_block(spec: Mapping[str, Any], of: str = "block") -> pa.Table:
-    """Rows first..last of a table in storage: {folder, name, first, last}."""
-    where = spec[of]
-    table = read_parquet(Storage(where["folder"]), where["name"])
-    return table.slice(where["first"], where["last"] - where["first"]) if "first" in where else table
+def read_questions(spec: Mapping[str, Any]) -> pa.Table:
+    """The block's questions: {folder, name, first, last}, rows of a table that is in their order."""
+    where = spec["block"]
+    return read_rows(Storage(where["folder"]), where["name"], where["first"], where["last"])
+
+
+def read_gold(spec: Mapping[str, Any], questions: pa.Table) -> pa.Table:
+    """The gold answers of a block's questions, from a table in the order of the questions: {folder, name}."""
+    where, ids = spec["gold"], questions["question_id"]
+    return read_between(Storage(where["folder"]), where["name"], "question_id", ids[0].as_py(), ids[-1].as_py())
+
+
+def read_part(spec: Mapping[str, Any], of: str) -> pa.Table:
+    """What another stage made of the block: {folder, name}."""
+    return read_parquet(Storage(spec[of]["folder"]), spec[of]["name"])
 
 
 # --- corpus ----------------------------------------------------------------------------------------------------------
@@ -98,6 +102,7 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
                 "duplicates": count_duplicates(found.sentences),
                 "digests": {"sentences": _digest(found.sentences), "passages": _digest(found.passages)},
             },
+            "row_group": ROW_GROUP,
         }
 
     return make
@@ -204,16 +209,12 @@ def dense_shard_part_maker(
 
 
 def _text_encoder(model: dict, encoder: dict[str, Any], threads: int, tower: str) -> Callable[..., np.ndarray]:
-    """The encoder in a folder, or the tower of that name where a folder holds two."""
     import torch
 
-    from raydist.retriever.encode import TextEncoder
+    from raydist.retriever.encode import open_encoder
 
     torch.set_num_threads(threads)
-    folder = open_model(model)
-    if (folder / tower / "config.json").is_file():
-        folder = folder / tower
-    return TextEncoder(folder, **encoder).encode
+    return open_encoder(model, tower, **encoder).encode
 
 
 def bm25_hits_part_maker(*, k: int, threads: int, formula: dict[str, Any]) -> Callable[[dict], Made]:
@@ -226,26 +227,28 @@ def bm25_hits_part_maker(*, k: int, threads: int, formula: dict[str, Any]) -> Ca
         return Index.open(Storage(uri).local_copy(""), formula=Formula(**formula))
 
     def make(spec: dict) -> Made:
-        questions, index = read_block(spec), opened(spec["index"])
+        questions, index = read_questions(spec), opened(spec["index"])
         hits = index.search(questions["text"].to_pylist(), k, threads=threads)
         return {"part": hit_table(questions["question_id"].to_pylist(), hits.rows, hits.scores, index.sentence_ids)}
 
     return make
 
 
-def dense_hits_part_maker(*, model: dict, encoder: dict[str, Any], k: int, threads: int) -> Callable[[dict], Made]:
+def dense_hits_part_maker(
+    *, model: dict, encoder: dict[str, Any], k: int, threads: int, search: dict[str, Any]
+) -> Callable[[dict], Made]:
     """A block of questions -> what a dense index finds for each, over all shards."""
     from raydist.mining.candidates import hit_table
-    from raydist.retriever.index import DenseIndex
+    from raydist.retriever.index import DenseIndex, DenseSearch
 
     texts_to_vectors = _text_encoder(model, encoder, threads, "query")
 
     @lru_cache(maxsize=2)
     def opened(uri: str) -> DenseIndex:
-        return DenseIndex.open(Storage(uri).local_copy(""))
+        return DenseIndex.open(Storage(uri).local_copy(""), search=DenseSearch(**search))
 
     def make(spec: dict) -> Made:
-        questions, index = read_block(spec), opened(spec["index"])
+        questions, index = read_questions(spec), opened(spec["index"])
         hits = index.search(texts_to_vectors(questions["text"].to_pylist()), k)
         return {"part": hit_table(questions["question_id"].to_pylist(), hits.rows, hits.scores, index.sentence_ids)}
 
@@ -260,8 +263,10 @@ def labelled_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]:
     from raydist.mining.negatives import draw_negatives
 
     def make(spec: dict) -> Made:
-        gold, bm25, dense = (read_block(spec, of) for of in ("gold", "bm25", "dense"))
-        return {"part": draw_negatives(read_block(spec), gold, bm25, dense, open_sentences(spec["sentences"]), **settings)}
+        questions = read_questions(spec)
+        found = {of: read_part(spec, of) for of in ("bm25", "dense")}
+        sentences = open_sentences(spec["sentences"])
+        return {"part": draw_negatives(questions, read_gold(spec, questions), **found, sentences=sentences, **settings)}
 
     return make
 
@@ -277,9 +282,9 @@ def cross_rows_part_maker(*, model: dict, lengths: dict[str, int]) -> Callable[[
     tokenizer = AutoTokenizer.from_pretrained(open_model(model))
 
     def make(spec: dict) -> Made:
-        pairs = read_block(spec, "labelled")
+        pairs = read_part(spec, "labelled")
         pairs = pairs.filter(pc.equal(pairs["is_dev"], spec["dev"]))
-        pairs = with_texts(pairs, read_block(spec), open_sentences(spec["sentences"]))
+        pairs = with_texts(pairs, read_questions(spec), open_sentences(spec["sentences"]))
         columns = {name: pairs[name].to_pylist() for name in pairs.column_names}
         table = tokenize_cross_pairs(
             tokenizer,
@@ -300,8 +305,10 @@ def candidates_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]
     from raydist.mining.candidates import find_candidates
 
     def make(spec: dict) -> Made:
-        gold, bm25, dense = (read_block(spec, of) for of in ("gold", "bm25", "dense"))
-        return {"part": find_candidates(read_block(spec), gold, bm25, dense, open_sentences(spec["sentences"]), **settings)}
+        questions = read_questions(spec)
+        found = {of: read_part(spec, of) for of in ("bm25", "dense")}
+        sentences = open_sentences(spec["sentences"])
+        return {"part": find_candidates(questions, read_gold(spec, questions), **found, sentences=sentences, **settings)}
 
     return make
 
@@ -317,8 +324,8 @@ def scores_part_maker(*, model: dict, digest: str, threads: int, settings: dict[
     scorer = CrossScorer(open_model(model), **settings)
 
     def make(spec: dict) -> Made:
-        questions, table = read_block(spec), open_sentences(spec["sentences"])
-        pairs = read_block(spec, "pairs") if "pairs" in spec else _of_block(read_block(spec, "gold"), questions)
+        questions, table = read_questions(spec), open_sentences(spec["sentences"])
+        pairs = read_part(spec, "pairs") if "pairs" in spec else read_gold(spec, questions)
         if "is_dev" in pairs.column_names:  # labelled pairs: those for training are not judged
             pairs = pairs.filter(pairs["is_dev"])
         asked = questions["question_id"].combine_chunks()
@@ -340,7 +347,7 @@ def top_hits_part_maker(*, depth: int) -> Callable[[dict], Made]:
     """The best hits of each question, to be ranked anew."""
 
     def make(spec: dict) -> Made:
-        hits = read_block(spec, "hits")
+        hits = read_part(spec, "hits")
         return {"part": hits.filter(pc.less_equal(hits["rank"], depth))}
 
     return make
@@ -351,7 +358,7 @@ def silver_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]:
     from raydist.mining.silver import select_silver
 
     def make(spec: dict) -> Made:
-        return {"part": select_silver(read_block(spec, "scores"), **settings)}
+        return {"part": select_silver(read_part(spec, "scores"), **settings)}
 
     return make
 
@@ -372,11 +379,10 @@ def pair_rows_part_maker(
     tokenizer = AutoTokenizer.from_pretrained(open_model(model))
 
     def make(spec: dict) -> Made:
-        table, questions = open_sentences(spec["sentences"]), read_block(spec)
-        gold = _of_block(read_block(spec, "gold"), questions)
-        silver = read_block(spec, "silver") if "silver" in spec else SILVER_SCHEMA.empty_table()
-        scored = read_block(spec, "gold_scores") if "gold_scores" in spec else None
-        pairs = training_pairs(gold, silver, gold_scored=scored, **negatives)
+        table, questions = open_sentences(spec["sentences"]), read_questions(spec)
+        silver = read_part(spec, "silver") if "silver" in spec else SILVER_SCHEMA.empty_table()
+        scored = read_part(spec, "gold_scores") if "gold_scores" in spec else None
+        pairs = training_pairs(read_gold(spec, questions), silver, table, gold_scored=scored, **negatives)
         if weighting == "gold":
             pairs = pairs.filter(pairs["is_gold"])
         positives: dict[str, list[int]] = {}
@@ -412,10 +418,6 @@ def pair_rows_part_maker(
         ]
 
     return make
-
-
-def _of_block(gold: pa.Table, questions: pa.Table) -> pa.Table:
-    return gold.filter(pc.is_in(gold["question_id"], value_set=questions["question_id"].combine_chunks()))
 
 
 def _contexts(table: SentenceTable, rows: np.ndarray) -> list[str]:

@@ -1,18 +1,19 @@
 """Scored candidates -> silver pairs: threshold and weight; the rejected are kept and marked (PAPERS 5.4, 5.5).
 
 Scores are final when they come here. Threshold, power, weighting and temperature change what is kept and how much it counts
-without asking the model again. All functions but ``yield_curve`` are of one block of whole questions; the results of the
-blocks, put together, do not depend on the blocks.
+without asking the model again. All functions but ``yield_curve`` and ``write_selection``, which go over any number of blocks,
+are of one block of whole questions; the results of the blocks, put together, do not depend on the blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from raydist.corpus.sentences import SentenceTable
 from raydist.errors import InputError
@@ -123,9 +124,35 @@ def yield_curve(
     return {"gold": num_gold, "candidates": candidates, "threshold": threshold, "points": points}
 
 
+class Selection(NamedTuple):
+    """What is told of a whole selection."""
+
+    curve: dict  # yield_curve
+    examples: pa.Table  # choose_examples
+    kept: int
+
+
+def write_selection(file: IO[bytes], silver: Iterable[pa.Table], num_gold: int, *, threshold: float, seed: int) -> Selection:
+    """All blocks of a selection as one Parquet file, and what is to be told of them, with one block in memory at a time."""
+    chosen, kept = SILVER_SCHEMA.empty_table(), 0
+
+    def written(to: pq.ParquetWriter) -> Iterator[pa.Table]:
+        nonlocal chosen, kept
+        for block in silver:
+            to.write_table(block.cast(SILVER_SCHEMA))
+            chosen = choose_examples(pa.concat_tables([chosen, block.cast(SILVER_SCHEMA)]), seed=seed)
+            kept += pc.sum(block["kept"]).as_py() or 0
+            yield block
+
+    with pq.ParquetWriter(file, SILVER_SCHEMA, compression="zstd") as writer:
+        curve = yield_curve(written(writer), num_gold, threshold=threshold)
+    return Selection(curve, chosen, kept)
+
+
 def training_pairs(
     gold: pa.Table,
     silver: pa.Table,
+    sentences: SentenceTable,
     *,
     hard_negatives: int = 0,
     negative_p: float = 0.1,
@@ -134,8 +161,10 @@ def training_pairs(
     """What the dual encoder is trained on, by question and sentence: gold of weight 1, kept silver pairs of theirs.
 
     ``hard_negatives`` gives every pair so many rejected candidates of its question with p of at most ``negative_p``, in
-    the order of their better rank: found early, and yet no answer. ``gold_scored`` has the cross-encoder's logits of gold
-    pairs {question_id, sentence_id, logit}, where a loss wants them. A pair that is gold and silver is gold.
+    the order of their better rank: found early, and yet no answer. As with the cross-encoder's negatives (PAPERS 5.2), none has
+    the words of an answer of the question, gold or kept, in any order, nor those of another negative.
+    ``gold_scored`` has the cross-encoder's logits of gold pairs {question_id, sentence_id, logit}, where a loss wants them.
+    A pair that is gold and silver is gold.
     """
     rows: dict[tuple[str, str], dict] = {}
     logits: dict[tuple[str, str], float | None] = {}
@@ -147,7 +176,7 @@ def training_pairs(
     kept = silver.filter(silver["kept"])
     for pair, weight, logit in zip(_pairs(kept), kept["weight"].to_pylist(), kept["logit"].to_pylist()):
         rows.setdefault(pair, {"weight": weight, "is_gold": False, "logit": logit})
-    negatives = _hard_negatives(silver, hard_negatives, negative_p) if hard_negatives else {}
+    negatives = _hard_negatives(silver, sorted(rows), sentences, hard_negatives, negative_p) if hard_negatives else {}
     table = []
     for question, sentence in sorted(rows):
         hard = negatives.get(question, [])
@@ -160,16 +189,22 @@ def _pairs(table: pa.Table) -> list[tuple[str, str]]:
     return list(zip(table["question_id"].to_pylist(), table["sentence_id"].to_pylist()))
 
 
-def _hard_negatives(silver: pa.Table, most: int, negative_p: float) -> dict[str, list[tuple[str, float]]]:
+def _hard_negatives(
+    silver: pa.Table, positives: list[tuple[str, str]], sentences: SentenceTable, most: int, negative_p: float
+) -> dict[str, list[tuple[str, float]]]:
     """(sentence, logit) of each question's hard negatives."""
     low = silver.filter(pc.and_(pc.invert(silver["kept"]), pc.less_equal(silver["p"], pa.scalar(negative_p, pa.float32()))))
     rank = pc.min_element_wise(low["bm25_rank"], low["dense_rank"])  # null, and so last, for those of the same document
     low = low.append_column("rank", rank)
     low = low.sort_by([("question_id", "ascending"), ("rank", "ascending"), ("sentence_id", "ascending")])
+    answers = sentences.bag_keys[sentences.rows_of([sentence for _, sentence in positives], "the answer")].tolist()
+    refused = {(question, words) for (question, _), words in zip(positives, answers)}
     found: dict[str, list[tuple[str, float]]] = {}
-    for (question, sentence), logit in zip(_pairs(low), low["logit"].to_pylist()):
+    words_of = sentences.bag_keys[sentences.rows_of(low["sentence_id"], "the candidate")].tolist()
+    for (question, sentence), logit, words in zip(_pairs(low), low["logit"].to_pylist(), words_of):
         of_question = found.setdefault(question, [])
-        if len(of_question) < most:
+        if len(of_question) < most and (question, words) not in refused:
+            refused.add((question, words))
             of_question.append((sentence, logit))
     return found
 

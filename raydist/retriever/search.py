@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
-from raydist.models import model_folder
-from raydist.storage import Storage, folder_digest
+from raydist.models import open_model
+from raydist.shards import put_in_force
+from raydist.storage import folder_digest
 
 
 class Hit(NamedTuple):
@@ -30,10 +31,10 @@ class Hit(NamedTuple):
     text: str
 
 
-def publish(folder: Path, index: Path, table: Path, formula: dict[str, Any] | None = None) -> None:
+def publish(folder: Path, index: Path, table: Path, search: dict[str, Any]) -> None:
     """Put an index and its texts into one folder, by hard links where the disk allows; an earlier one is replaced.
 
-    `formula` is BM25's, for searches in this folder; the index itself knows of none.
+    `search` says how this folder is searched ({"formula": BM25's} or {"search": of a dense index}); the index knows of none.
     """
     if (folder / "index.json").is_file():
         there, coming = (json.loads((path / "index.json").read_text())["shards"] for path in (folder, index))
@@ -50,10 +51,7 @@ def publish(folder: Path, index: Path, table: Path, formula: dict[str, Any] | No
                     os.link(file, to)
                 except OSError:
                     shutil.copy2(file, to)
-    if formula:
-        facts = json.loads((beside / "index.json").read_text()) | {"formula": formula}
-        (beside / "index.json").unlink()  # not through the link
-        (beside / "index.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    put_in_force(beside, json.loads((beside / "index.json").read_text()) | search)
     shutil.rmtree(folder, ignore_errors=True)
     beside.rename(folder)
 
@@ -106,16 +104,12 @@ class Searcher:
 
 def _encoder(about: dict[str, Any], tower: str, length: str) -> Any:
     """What made the vectors, as a function from texts (and paragraphs) to vectors."""
-    from raydist.retriever.encode import TextEncoder
+    from raydist.retriever.encode import open_encoder
 
-    where = about["where"]
-    stored = "storage" in where
-    folder = Storage(where["storage"]).local_copy(where["folder"]) if stored else model_folder(where["name"], where["revision"])
+    folder = open_model(about["where"])
     if folder_digest(folder) != about["model"]:
         raise InputError(f"the model in {folder} is not the one that made this index; index anew with `raydist index`")
-    if (folder / tower / "config.json").is_file():
-        folder = folder / tower
-    return TextEncoder(folder, pooling=about["pooling"], max_length=about["lengths"].get(length)).encode
+    return open_encoder(about["where"], tower, pooling=about["pooling"], max_length=about["lengths"].get(length)).encode
 
 
 def _already(ids: pa.ChunkedArray, table: SentenceTable) -> list[str]:

@@ -245,6 +245,7 @@ class RetrieverKind(Kind):
             objective=given.objective,
             normalise=given.normalise,
             scale=given.scale,
+            temperature=given.temperature,
             mask_known_positives=given.mask_known_positives,
         )
         return RetrieverTask(encoder, loss, chunk_rows=given.chunk_rows, cached=given.cached)

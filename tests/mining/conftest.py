@@ -14,6 +14,7 @@ from raydist.corpus.passages import (
     PASSAGE_SCHEMA,
     QUESTION_SCHEMA,
     cut_passages,
+    duplicate_keys,
     normalise_text,
     read_answer_pairs,
 )
@@ -70,6 +71,18 @@ def found_in(folder, questions, gold, sentences, passages=None, k=10) -> Found:
     table = build_sentence_table(folder / "sentences", [sentences], [passages] if passages is not None else [])
     bm25 = search_bm25(questions, sentences, folder / "bm25", k)
     return Found(questions, gold, bm25, search_dense(questions, table, k), table, sentences)
+
+
+def sentences_of(folder, texts: dict[str, str], document: str = "") -> SentenceTable:
+    """Texts by id as a sentence table."""
+    rows = [{"sentence_id": id, "text": text, "passage_id": "", "document_id": document} for id, text in texts.items()]
+    rows = [row | dict(zip(("text_key", "bag_key"), duplicate_keys(row["text"]))) for row in rows]
+    return build_sentence_table(folder / "sentences", [pa.Table.from_pylist(rows)])
+
+
+@pytest.fixture(scope="session")
+def make_sentences():
+    return sentences_of
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -61,7 +62,7 @@ def test_a_pair_that_a_source_gives_twice_is_one_candidate(world):
     assert find_candidates(**world.given() | {"bm25": pa.concat_tables([world.bm25, world.bm25])}).equals(once)
 
 
-def test_the_nearest_sentences_of_the_document_can_be_added(world):
+def test_sentences_of_the_same_document_can_be_added(world):
     without = find_candidates(**world.given()).to_pylist()
     candidates = find_candidates(**world.given(), same_doc=3).to_pylist()
     golds = {(row["question_id"], row["sentence_id"]) for row in world.gold.to_pylist()}
@@ -69,12 +70,29 @@ def test_the_nearest_sentences_of_the_document_can_be_added(world):
     old = [row | {"same_doc": False} for row in candidates if row["bm25_rank"] or row["dense_rank"]]
     assert old == without
     added = [row for row in candidates if row["same_doc"]]
-    assert len(added) > len(world.gold)
-    for row in added:
-        document, _, number = row["sentence_id"].rpartition("#")
-        near = [id for question, id in golds if question == row["question_id"] and id.startswith(f"{document}#")]
-        # three of eight: within two places, or within three from an end of the document
-        assert any(abs(int(id.rpartition("#")[2]) - int(number)) <= 3 for id in near)
+    documents = {(question, sentence.rpartition("#")[0]) for question, sentence in golds}
+    found = Counter((row["question_id"], row["sentence_id"].rpartition("#")[0]) for row in added)
+    assert found.keys() == documents
+    assert set(found.values()) == {3}
+
+
+def test_every_other_sentence_of_the_document_is_as_likely(make_sentences, tmp_path):
+    """A document of nine sentences, the fifth the answer, the last one with its words: 2 of the other 7, by 350 seeds."""
+    texts = {f"d#{number}": f"Sentence {number} says nothing." for number in range(8)}
+    texts |= {"d#4": "The river is long.", "d#8": "Long is the river."}
+    sentences = make_sentences(tmp_path, texts, document="d")
+    questions = pa.table({"question_id": ["q"], "text": ["How long is the river?"]})
+    gold = pa.table({"question_id": ["q"], "sentence_id": ["d#4"], "relevance": [1]})
+
+    def drawn(seed):
+        nothing = HIT_SCHEMA.empty_table()
+        found = find_candidates(questions, gold, nothing, nothing, sentences, same_doc=2, seed=seed, near_duplicates=True)
+        return found["sentence_id"].to_pylist()
+
+    assert drawn(3) == drawn(3)
+    counts = Counter(id for seed in range(350) for id in drawn(seed))
+    assert counts.keys() == {f"d#{number}" for number in (0, 1, 2, 3, 5, 6, 7)}
+    assert all(abs(count - 100) < 5 * math.sqrt(100 * 5 / 7) for count in counts.values())  # 2 in 7, five deviations
 
 
 def test_questions_without_gold_have_candidates(world):

@@ -1,9 +1,12 @@
 import json
 import math
+import weakref
 from hashlib import blake2b
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from raydist.errors import InputError
@@ -16,6 +19,7 @@ from raydist.mining.silver import (
     select_silver,
     training_pairs,
     with_texts,
+    write_selection,
     yield_curve,
 )
 from raydist.records import CANDIDATE_SCHEMA, MINED_EXAMPLE_SCHEMA, SCORED_SCHEMA, SILVER_SCHEMA, TRAINING_PAIR_SCHEMA
@@ -143,45 +147,63 @@ def test_a_yield_curve_counts_what_each_threshold_would_keep():
     assert json.loads(json.dumps(curve)) == curve
 
 
+@pytest.fixture(scope="module")
+def sentences(make_sentences, tmp_path_factory):
+    """Every sentence that these tests name; `x` and `y` have the words of `g` and of `a`, `z` those of `c`."""
+    texts = {id: f"The sentence called {id}." for id in ("a", "b", "c", "d", "e", "f", "g", *(f"s{n}" for n in range(10)))}
+    texts |= {"x": "Called g: the SENTENCE", "y": "the sentence called a", "z": "Sentence c, the called"}
+    return make_sentences(tmp_path_factory.mktemp("named"), texts)
+
+
 def gold(*pairs) -> pa.Table:
     return pa.table({"question_id": [q for q, _ in pairs], "sentence_id": [s for _, s in pairs], "relevance": [1] * len(pairs)})
 
 
-def test_training_pairs_are_gold_of_weight_1_and_kept_silver():
-    pairs = training_pairs(gold(("q3", "s9"), ("q1", "s7")), select_silver(ROWS))
+def test_training_pairs_are_gold_of_weight_1_and_kept_silver(sentences):
+    pairs = training_pairs(gold(("q3", "s9"), ("q1", "s7")), select_silver(ROWS), sentences)
     assert pairs.schema == TRAINING_PAIR_SCHEMA
     rows = [(row["question_id"], row["sentence_id"], row["weight"], row["is_gold"]) for row in pairs.to_pylist()]
     silver = pytest.approx(0.81, rel=1e-6)
     assert rows == [("q1", "s2", 0.25, False), ("q1", "s7", 1, True), ("q2", "s1", silver, False), ("q3", "s9", 1, True)]
     assert column(pairs, "negatives") == [[]] * 4
     assert column(pairs, "logit") == [0, None, pytest.approx(math.log(9), rel=1e-6), None]
-    only = training_pairs(gold(("q1", "s7")), SILVER_SCHEMA.empty_table())
+    only = training_pairs(gold(("q1", "s7")), SILVER_SCHEMA.empty_table(), sentences)
     assert column(only, "is_gold") == [True]
 
 
-def test_a_pair_that_is_gold_and_silver_is_gold_once():
-    pairs = training_pairs(gold(("q1", "s2")), select_silver(ROWS)).to_pylist()
+def test_a_pair_that_is_gold_and_silver_is_gold_once(sentences):
+    pairs = training_pairs(gold(("q1", "s2")), select_silver(ROWS), sentences).to_pylist()
     assert [(row["sentence_id"], row["weight"]) for row in pairs if row["question_id"] == "q1"] == [("s2", 1)]
 
 
-def test_hard_negatives_are_rejected_candidates_of_low_p_with_their_logits():
+def test_hard_negatives_are_rejected_candidates_of_low_p_with_their_logits(sentences):
     table = scored(
         ("q1", "a", 0.8, 1, 1), ("q1", "b", 0.05, 9, 2), ("q1", "c", 0.02, 3, None), ("q1", "d", 0.3, 2, 2),
         ("q1", "e", 0.09, None, None), ("q1", "f", 0.08, None, 2), ("q2", "b", 0.2, 1, 1),
     )  # fmt: skip
     scores = pa.table({"question_id": ["q1"], "sentence_id": ["g"], "logit": [2.5]})
     silver = select_silver(table)
-    pairs = training_pairs(gold(("q1", "g"), ("q2", "g")), silver, hard_negatives=3, gold_scored=scores).to_pylist()
+    pairs = training_pairs(gold(("q1", "g"), ("q2", "g")), silver, sentences, hard_negatives=3, gold_scored=scores).to_pylist()
     # a is kept, d is too likely; best ranks: b 2, f 2, c 3, e none
     assert [row["negatives"] for row in pairs] == [["b", "f", "c"], ["b", "f", "c"], []]
     assert pairs[0]["negative_logits"] == pytest.approx([math.log(p / (1 - p)) for p in (0.05, 0.08, 0.02)], rel=1e-5)
     assert [row["logit"] for row in pairs] == [pytest.approx(math.log(4), rel=1e-5), 2.5, None]
-    every = training_pairs(gold(("q1", "g")), silver, hard_negatives=9, negative_p=0.5).to_pylist()
+    every = training_pairs(gold(("q1", "g")), silver, sentences, hard_negatives=9, negative_p=0.5).to_pylist()
     assert every[0]["negatives"] == ["b", "d", "f", "c", "e"]
 
 
-def test_low_thresholds_leave_no_hard_negatives_that_are_positives():
-    pairs = training_pairs(gold(("q1", "s7")), select_silver(ROWS, threshold=0.01), hard_negatives=5, negative_p=0.9)
+def test_no_hard_negative_has_the_words_of_an_answer_or_of_another(sentences):
+    table = scored(
+        ("q1", "a", 0.8, 1, 1), ("q1", "x", 0.01, 2, 2), ("q1", "y", 0.02, 3, 3), ("q1", "c", 0.03, 4, 4),
+        ("q1", "z", 0.04, 5, 5), ("q1", "b", 0.05, 6, 6), ("q2", "x", 0.01, 1, 1),
+    )  # fmt: skip
+    pairs = training_pairs(gold(("q1", "g"), ("q2", "b")), select_silver(table), sentences, hard_negatives=5).to_pylist()
+    # of q1: x says what the gold g says, y what the silver a says, z what c says; of q2 x is as good as any
+    assert [row["negatives"] for row in pairs] == [["c", "b"], ["c", "b"], ["x"]]
+
+
+def test_low_thresholds_leave_no_hard_negatives_that_are_positives(sentences):
+    pairs = training_pairs(gold(("q1", "s7")), select_silver(ROWS, threshold=0.01), sentences, hard_negatives=5, negative_p=0.9)
     assert column(pairs, "negatives") == [[]] * 5
 
 
@@ -193,6 +215,33 @@ def test_the_selection_opens_with_datasets(world, tmp_path):
     rows = load_dataset("parquet", data_files=str(tmp_path / "silver.parquet"), split="train", cache_dir=str(tmp_path / "c"))
     assert rows.column_names == SILVER_SCHEMA.names
     assert list(rows) == silver.to_pylist()
+
+
+def test_a_selection_is_written_block_by_block_and_told_as_a_whole(world, tmp_path):
+    silver = select_silver(Scorer()(find_candidates(**world.given())))
+    bounds = np.linspace(0, len(silver), 8).astype(int)
+    alive: list[weakref.ref] = []
+    most = 0
+
+    def blocks():
+        nonlocal most
+        for first, last in pairwise(bounds.tolist()):
+            block = silver.slice(first, last - first)
+            alive.append(weakref.ref(block))
+            most = max(most, sum(ref() is not None for ref in alive))
+            yield block
+            del block
+
+    with (tmp_path / "silver.parquet").open("wb") as file:
+        told = write_selection(file, blocks(), 100, threshold=0.5, seed=4)
+    assert most <= 2  # the one that comes, and the one before it
+    assert pq.read_table(tmp_path / "silver.parquet").equals(silver)
+    assert told.curve == yield_curve([silver], 100, threshold=0.5)
+    assert told.examples.equals(choose_examples(silver, seed=4))
+    assert told.kept == sum(column(silver, "kept"))
+    with (tmp_path / "empty.parquet").open("wb") as file:
+        assert write_selection(file, [], 0, threshold=0.5, seed=0).kept == 0
+    assert pq.read_schema(tmp_path / "empty.parquet").equals(SILVER_SCHEMA)
 
 
 def test_examples_are_drawn_by_seed_and_have_their_texts(world, shuffled):

@@ -1,0 +1,78 @@
+"""What makes the parts of the retrieval stages reads of its inputs what its block needs, and no more."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from raydist.mining import parts
+from raydist.mining.parts import read_gold, read_questions
+from raydist.storage import encode_table
+
+
+@pytest.fixture
+def spec(tmp_path, world):
+    """All questions and gold answers as the stage of a set writes them, in small row groups; the block is rows 150 to 199."""
+    by_question = [("question_id", "ascending")]
+    tables = {"questions": world.questions.sort_by(by_question), "gold": world.gold.sort_by(by_question)}
+    for name, table in tables.items():
+        (tmp_path / f"{name}.parquet").write_bytes(encode_table(table, "parquet", {}, 40))
+    where = {name: {"folder": str(tmp_path), "name": f"{name}.parquet"} for name in tables}
+    return {"block": where["questions"] | {"first": 150, "last": 200}, "gold": where["gold"]}
+
+
+def test_a_block_is_its_questions_and_their_gold_answers(spec, world):
+    ids = sorted(world.questions["question_id"].to_pylist())[150:200]
+    questions = read_questions(spec)
+    assert questions["question_id"].to_pylist() == ids
+    gold = read_gold(spec, questions)
+    mine = world.gold.filter(pc.is_in(world.gold["question_id"], value_set=pa.array(ids)))
+    assert gold.sort_by("sentence_id").to_pylist() == mine.sort_by("sentence_id").to_pylist()
+    for first, last in ((0, 1), (39, 41), (len(world.questions) - 3, len(world.questions))):
+        block = spec | {"block": spec["block"] | {"first": first, "last": last}}
+        assert (
+            read_questions(block)["question_id"].to_pylist() == sorted(world.questions["question_id"].to_pylist())[first:last]
+        )
+
+
+def test_other_blocks_are_not_read(spec, tmp_path):
+    questions = read_questions(spec)
+    gold = read_gold(spec, questions)
+    for name in ("questions", "gold"):
+        file = tmp_path / f"{name}.parquet"
+        content, footer = bytearray(file.read_bytes()), pq.read_metadata(file)
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        wanted = set(questions["question_id"].to_pylist())
+        for number, group in enumerate(groups):  # every group without a row of the block is made unreadable
+            if wanted & set(pq.ParquetFile(file).read_row_group(number)["question_id"].to_pylist()):
+                continue
+            for place in range(group.num_columns):
+                column = group.column(place)
+                start = column.dictionary_page_offset or column.data_page_offset
+                content[start : start + column.total_compressed_size] = bytes(column.total_compressed_size)
+        file.write_bytes(content)
+        with pytest.raises((OSError, pa.ArrowException)):
+            pq.read_table(file)
+    assert read_questions(spec).equals(questions)
+    assert read_gold(spec, questions).equals(gold)
+
+
+def test_a_set_is_written_in_row_groups(tmp_path, world):
+    """What the two functions rest on: the maker says so, in the order of the questions."""
+    rows = {
+        "corpus": [{"sentence_id": "s1", "text": "It is."}, {"sentence_id": "s2", "text": "It was."}],
+        "questions": [{"question_id": f"q{n}", "text": "Is it?"} for n in (3, 1, 2)],
+        "gold": [{"question_id": f"q{n}", "sentence_id": "s1"} for n in (2, 3, 1)],
+    }
+    for name, listed in rows.items():
+        pq.write_table(pa.Table.from_pylist(listed), tmp_path / f"{name}.parquet")
+    files = [str(tmp_path / f"{name}.parquet") for name in rows]
+    spec = {"format": "tables", "files": files, "columns": {}, "questions": None, "seed": 0, "boundaries": None, "split": ""}
+    made = parts.retrieval_set_part_maker()(spec)
+    assert made["row_group"] == parts.ROW_GROUP
+    for name in ("questions", "gold"):
+        assert made["beside"][name]["question_id"].to_pylist() == ["q1", "q2", "q3"]
+    many = pa.table({"question_id": np.arange(3 * parts.ROW_GROUP).astype(str)})
+    content = encode_table(many, "parquet", {}, made["row_group"])
+    assert pq.ParquetFile(pa.BufferReader(content)).num_row_groups == 3
