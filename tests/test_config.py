@@ -55,6 +55,11 @@ def test_all_problems_are_reported_at_once_with_the_nearest_key(write):
         ("objectives: {infomax: {}}\ntrain: {batch_size: 1}\n", "draws negatives from the batch"),
         ("objectives: {pfa: {penalty_at: embedding}}\nmodel: {attention: sdpa}\n", "needs a second derivative"),
         ("objectives: {pfa: {bottleneck: 0}}\n", "objectives.pfa.bottleneck: should be greater than or equal to 1, got 0"),
+        ("index: {ivf: {nlist: 8, nprobe: 9}}\n", "index.ivf: nprobe 9 is more than the 8 cells of nlist: lower it"),
+        ("index: {hnsw: {m: 1}}\n", "index.hnsw.m: should be greater than or equal to 2, got 1"),
+        ("index: {pq: {bits: 16}}\n", "index.pq.bits: should be less than or equal to 12, got 16"),
+        ("retriever: {temperature: 0.05}\n", "the loss is softmax: set retriever.scale (20 is this temperature)"),
+        ("retriever: {loss: margin_mse, temperature: 2}\nmining: {hard_negatives: 1}\n", "the loss is margin_mse"),
         ("objectives: {answer_contrast: {tau: 0}}\n", "objectives.answer_contrast.tau: should be greater than 0, got 0"),
     ],
 )
@@ -89,6 +94,36 @@ def test_override_changes_dotted_keys_and_checks_them():
     assert (config.optim.lr, config.train.epochs) == (1e-4, 3)
     with pytest.raises(ConfigError, match=r"optim\.lr"):
         override(config, {"optim.lr": 0})
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "search"),
+    [
+        ("flat", {}, {}),
+        ("ivf", {"nlist": 64}, {"nprobe": 8}),
+        ("hnsw", {"hnsw_m": 16, "ef_construction": 99}, {"ef_search": 77}),
+        ("pq", {"nlist": 64, "pq_m": 12, "pq_bits": 6}, {"nprobe": 8}),
+    ],
+)
+def test_a_dense_index_gets_the_parameters_of_its_kind_alone(kind, settings, search):
+    """So a parameter of another kind makes no other index: it would be built anew for nothing."""
+    from raydist.retriever.index import DenseSearch, DenseSettings
+
+    sections = {"ivf": {"nlist": 64, "nprobe": 8}, "hnsw": {"m": 16, "ef_construction": 99, "ef_search": 77}}
+    index = override(Config(), {"index": {"dense": kind, **sections, "pq": {"m": 12, "bits": 6}}}).index
+    assert index.dense_settings() == {"kind": kind, **settings}
+    assert index.dense_search() == search
+    assert DenseSettings(**index.dense_settings()).kind == kind
+    assert DenseSearch(**index.dense_search())
+
+
+def test_without_a_word_the_parameters_of_config_and_index_are_the_same():
+    from raydist.retriever.index import DenseSearch, DenseSettings
+
+    for kind in ("flat", "ivf", "hnsw", "pq"):
+        index = override(Config(), {"index.dense": kind}).index
+        assert DenseSettings(**index.dense_settings()) == DenseSettings(kind)
+        assert DenseSearch(**index.dense_search()) == DenseSearch()
 
 
 @pytest.mark.parametrize("path", sorted(shipped_configs().rglob("*.yaml")), ids=lambda path: path.stem)

@@ -2,10 +2,22 @@ import errno
 import os
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pytest
 
 from raydist.errors import InputError
-from raydist.storage import Stage, Storage, StorageError, describe_part, differences, encode_table, fingerprint, folder_digest
+from raydist.storage import (
+    Stage,
+    Storage,
+    StorageError,
+    describe_part,
+    differences,
+    encode_table,
+    fingerprint,
+    folder_digest,
+    read_between,
+    read_rows,
+)
 
 
 @pytest.fixture(params=["disk", "uri"])
@@ -38,6 +50,36 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path, monk
         storage.write_bytes("part", b"new")
     assert "run the same command again" in str(error.value)
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("part", b"old")]
+
+
+@pytest.fixture(params=["disk", "store"])
+def disk_or_store(request, tmp_path) -> Storage:
+    """A folder, and the same by another filesystem than the local one: written to as an object store is."""
+    storage = Storage(str(tmp_path))
+    if request.param == "store":
+        vars(storage)["_opened"] = (pafs.SubTreeFileSystem(str(tmp_path.parent), pafs.LocalFileSystem()), tmp_path.name)
+        assert not storage.is_local
+    return storage
+
+
+def test_a_large_file_appears_when_it_is_whole(disk_or_store, tmp_path):
+    with disk_or_store.writing("a/large") as file:
+        file.write(b"first, ")
+        assert not (tmp_path / "a/large").exists()
+        file.write(b"second")
+    assert disk_or_store.read_bytes("a/large") == b"first, second"
+    with pytest.raises(TypeError, match="bytes"), disk_or_store.writing("a/large") as file:
+        file.writelines([b"half", "and no bytes"])
+    assert [(p.name, p.read_bytes()) for p in (tmp_path / "a").iterdir()] == [("large", b"first, second")]
+
+
+def test_some_rows_are_read_as_from_the_whole(disk_or_store):
+    table = pa.table({"id": [f"{number:03d}" for number in range(100)], "x": range(100)})
+    disk_or_store.write_bytes("t.parquet", encode_table(table, "parquet", {}, 7))
+    for first, last in ((0, 100), (0, 1), (6, 8), (13, 50), (99, 100), (40, 40)):
+        assert read_rows(disk_or_store, "t.parquet", first, last)["x"].to_pylist() == list(range(first, last))
+    assert read_between(disk_or_store, "t.parquet", "id", "013", "029")["x"].to_pylist() == list(range(13, 30))
+    assert read_between(disk_or_store, "t.parquet", "id", "1", "2").num_rows == 0
 
 
 def test_a_folder_appears_whole_and_replaces_the_old_one(storage, tmp_path_factory):

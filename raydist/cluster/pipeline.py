@@ -49,6 +49,7 @@ RETRIEVER_LOSS = (
     "objective",
     "normalise",
     "scale",
+    "temperature",
     "mask_known_positives",
     "bucket_by_length",
 )

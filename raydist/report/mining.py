@@ -34,8 +34,8 @@ PER_CENT = {"accuracy", "precision", "recall", "f1", "average_precision", "major
 NAMES = {"average_precision": "Average precision", "majority": "Accuracy of the majority"}
 
 
-def retrieval(run: Run) -> Html | None:
-    """Methods against metrics, for each test set."""
+def scores_by_set(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
+    """Retrieval metrics in per cent, by test set, method and metric; with ``.low`` and ``.high`` where there are intervals."""
     by_set: dict[str, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
     for key, value in run.metrics.items():
         if not key.startswith("retrieval."):
@@ -45,8 +45,13 @@ def retrieval(run: Run) -> Html | None:
         test_set, _, method = named.rpartition(".")  # a test set may have a dot in its name
         if test_set and metric in METRICS and is_number(value):
             by_set[test_set][method][metric + end] = 100 * float(value)
+    return by_set
+
+
+def retrieval(run: Run) -> Html | None:
+    """Methods against metrics, for each test set."""
     parts = []
-    for test_set, found in by_set.items():
+    for test_set, found in scores_by_set(run).items():
         methods = [method for method in METHODS if method in found] + [method for method in found if method not in METHODS]
         shown = [metric for metric in METRICS if any(metric in found[method] for method in methods)]
         rows = [

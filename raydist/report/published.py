@@ -502,7 +502,7 @@ def differences(
 
     def compare(what: object, theirs: Any, ours: Any) -> None:
         if None not in (theirs, ours) and ours != theirs:
-            found.append([what, _say(theirs), _say(ours)])
+            found.append([what, say_setting(theirs), say_setting(ours)])
 
     model = model_name(run)
     compare("Model", setting.model, str(model).split("/")[-1] if model else None)
@@ -518,7 +518,7 @@ def differences(
         if path[-1] not in needed:
             compare(el("code", dotted), value, run.setting(*path))
     if run.setting("train", "max_steps") is not None:
-        found.append([el("code", "train.max_steps"), "–", _say(run.setting("train", "max_steps"))])
+        found.append([el("code", "train.max_steps"), "–", say_setting(run.setting("train", "max_steps"))])
     more = [name for name in objectives if name not in (row.objectives or {})]
     if more:
         found.append(["Further objectives", "none", ", ".join(more)])
@@ -596,6 +596,6 @@ def _title(key: Key, name: str | None = None) -> str:
     return f"{place} {measure_name(key.measure).replace('em@', 'EM@')}"
 
 
-def _say(value: Any) -> str:
+def say_setting(value: Any) -> str:
     """A setting as one would write it: 87,599 but 0.00003."""
     return f"{value:g}" if isinstance(value, float) else number(value)

@@ -29,6 +29,7 @@ from raydist.report.parts import (
 )
 from raydist.report.plots import line_plot
 from raydist.report.published import published
+from raydist.report.published_retrieval import published_retrieval
 from raydist.report.runs import Run
 
 TILES = ("addsent_f1", "f1", "em")  # the first of them is the large one
@@ -227,13 +228,18 @@ def files(run: Run) -> Html | None:
     return join(el("details", el("summary", name), el("pre", text)) for name, text in texts.items() if text) or None
 
 
+def beside_published(run: Run) -> Html | None:
+    """A reader's numbers, or a retriever's, beside those of the papers."""
+    return published(run) or published_retrieval(run)
+
+
 SECTIONS: list[tuple[str, Callable[[Run], Html | None]]] = [
     ("Overview", overview),
     ("Scores", scores),
     ("Retrieval", retrieval),
     ("Mined pairs", mined_pairs),
     ("Cross-encoder", cross_encoder),
-    ("Beside published numbers", published),
+    ("Beside published numbers", beside_published),
     ("Curves", curves),
     ("QAInfomax", infomax),
     ("Perturbation for alignment", pfa),

@@ -1,16 +1,21 @@
 import json
 import math
+import re
+from html import unescape
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from made_run import example, write_run
 
+from raydist.config import load_config, override, to_yaml
 from raydist.mining.cross_encoder import classification_scores, expected_calibration_error, reliability_bins, sigmoid
 from raydist.mining.silver import select_silver, yield_curve
 from raydist.records import MINED_EXAMPLE_SCHEMA, SCORED_SCHEMA
 from raydist.report.html import write_report
 from raydist.report.mining import METHODS, cross_encoder, mined_pairs, retrieval
+from raydist.report.published_retrieval import SETS, differences, known_set, published_retrieval
 from raydist.report.runs import load_run
 from raydist.report.sections import SECTIONS
 
@@ -135,6 +140,67 @@ def test_a_retrieval_run_is_not_told_that_span_predictions_are_missing(run):
 
     shutil.rmtree(run / "evaluation")
     assert load_run(run).missing == []
+
+
+def plain(html: str) -> str:
+    return re.sub(r"\s+", " ", unescape(re.sub("<[^>]*>", " ", html)))
+
+
+def scored_run(folder, test_set="squad", metrics=None, **changes):
+    """A finished run of the published settings: one score for each method, and what was mined."""
+    config = override(load_config("paper/retrieval").config, changes)
+    found = {"bm25": (0.6, 0.7), "gold": (0.64, 0.7), "gold_silver": (0.65, 0.72), "gold_silver_weighted": (0.66, 0.735)}
+    scores = {
+        f"retrieval.{test_set}.{method}.{metric}": value
+        for method, values in found.items()
+        for metric, value in zip(("P@1", "MRR@100"), values)
+    }
+    run = write_run(folder, {}, config=to_yaml(config), metrics=scores | {"mining.yield": 0.15} if metrics is None else metrics)
+    (run / "mining").mkdir()
+    (run / "mining" / "yield.json").write_text(json.dumps({"gold": 87_133}))
+    (run / "stages.json").write_text(json.dumps({f"corpus {test_set}": {"rows": 5605, "seconds": 1.0, "folder": "f"}}))
+    return run
+
+
+def test_our_retrieval_stands_beside_the_published_numbers(tmp_path):
+    write_report([scored_run(tmp_path / "r", **{"train.epochs": 2})], tmp_path / "report.html")
+    shown = plain((tmp_path / "report.html").read_text())
+    assert "MultiReQA-SQuAD" in shown
+    assert "BM25: P@1 60.00 62.8 -2.80" in shown
+    assert "Gold and silver pairs: MRR@100 72.00 71.9 +0.10" in shown
+    assert "Gold and silver pairs, weighted, above gold pairs: P@1 +2.00 +1.0 +1.00" in shown  # 66 - 64
+    assert "Gold and silver pairs, weighted, above gold pairs: MRR@100 +3.50 +1.0 +2.50" in shown
+    assert "Silver pairs, per cent of gold pairs 15.00 11.7 +3.30" in shown
+    assert "train.epochs 200 2" in shown
+    assert "Sentences of squad 10,642 5,605" in shown
+
+
+def test_the_shipped_paper_config_has_the_published_settings(tmp_path):
+    run = load_run(scored_run(tmp_path / "r"))
+    found = [plain(str(what)).strip() for what, *_ in differences(run, "squad", SETS["squad"])]
+    assert found == ["Sentences of squad", "mining.encoder"]  # five thousand here; USE-QA is no model of transformers
+    assert "No setting" not in plain(published_retrieval(run))
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "known"),
+    [
+        ("squad", "a.json", "squad"),
+        ("test", "reqa_squad/test-A.json.gz", "squad"),
+        ("test", "MRQA/dev/NaturalQuestions.jsonl.gz", "nq"),
+        ("nq_dev", "x.json", "nq"),
+        ("squad_es", "x.json", ""),
+        ("sample", "sample:", ""),
+    ],
+)
+def test_published_corpora_are_known_by_their_names(tmp_path, name, files, known):
+    config = yaml.safe_dump({"corpus": {"test": {name: {"files": [files]}}}})
+    assert known_set(load_run(write_run(tmp_path / "r", {}, config=config)), name) == known
+
+
+def test_without_a_published_corpus_nothing_stands_beside_it(tmp_path):
+    assert published_retrieval(load_run(scored_run(tmp_path / "r", test_set="sample"))) is None
+    assert published_retrieval(load_run(scored_run(tmp_path / "n", metrics={}))) is None
 
 
 def test_the_whole_report_has_them_in_order_and_escapes_texts(tmp_path):
