@@ -1,0 +1,90 @@
+"""A folder to search in: the index as it was built, searched as the folder says, also after an addition."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from raydist.corpus.passages import PASSAGE_SCHEMA, cut_passages
+from raydist.corpus.sentences import build_sentence_table
+from raydist.errors import InputError
+from raydist.mining import bm25
+from raydist.models import model_folder
+from raydist.retriever import index as dense
+from raydist.retriever.encode import TextEncoder
+from raydist.retriever.search import Searcher, add_sentences, publish
+from raydist.storage import folder_digest
+
+TINY = {"name": "builtin:tiny", "revision": None}
+
+
+def passages(**texts: str) -> pa.Table:
+    rows = [{"passage_id": id, "document_id": id, "title": "", "text": text, "language": "en"} for id, text in texts.items()]
+    return pa.Table.from_pylist(rows, PASSAGE_SCHEMA)
+
+
+@pytest.fixture
+def sentences() -> pa.Table:
+    return cut_passages(
+        passages(**{f"d{n:02d}": f"The river {n} is long. The bridge {n} was built in {1800 + n}." for n in range(40)})
+    )
+
+
+def published(folder, sentences, settings=None, search=None, formula=None):
+    """An index and its texts in one folder; dense where there are settings."""
+    ids, texts = (sentences[name].to_pylist() for name in ("sentence_id", "text"))
+    if settings:
+        about = {"where": TINY, "model": folder_digest(model_folder("builtin:tiny")), "pooling": "auto", "context": False}
+        about["lengths"] = {"question": 32, "answer": 32}
+        vectors = TextEncoder("builtin:tiny", max_length=32).encode(texts)
+        dense.build_index(folder / "built", ids, vectors, settings=settings, encoder=about)
+    else:
+        bm25.build_index(folder / "built", ids, texts)
+    build_sentence_table(folder / "table", [sentences])
+    publish(folder / "index", folder / "built", folder / "table", {"search": search} if settings else {"formula": formula})
+    return folder / "index"
+
+
+def test_what_stands_in_the_folder_is_found_and_what_is_added_too(sentences, tmp_path):
+    folder = published(tmp_path, sentences, formula={"k1": 0.5, "b": 0.1, "idf": "atire"})
+    more = cut_passages(passages(new="Zyxquor built a lighthouse."))
+    assert Searcher(folder).search(["Which bridge was built in 1807?"], 1)[0][0].text == "The bridge 7 was built in 1807."
+    before = json.loads((tmp_path / "built" / "index.json").read_text())
+    assert add_sentences(folder, more) == 1
+    found = Searcher(folder)
+    assert found.search(["Who built the lighthouse, Zyxquor?"], 1)[0][0].sentence_id == "new#000"
+    assert found._index.formula == bm25.Formula(k1=0.5, b=0.1, idf="atire")
+    assert json.loads((tmp_path / "built" / "index.json").read_text()) == before  # linked, and not written through
+    with pytest.raises(InputError, match="in the index already, 'new#000' for one"):
+        add_sentences(folder, more)
+    with pytest.raises(InputError, match="holds documents that were added to it"):
+        publish(folder, tmp_path / "built", tmp_path / "table", {})
+
+
+def test_a_dense_folder_is_searched_as_it_says_also_after_an_addition(sentences, tmp_path, monkeypatch):
+    monkeypatch.setattr(dense, "SMALL_SHARD", 60)
+    folder = published(tmp_path, sentences, dense.DenseSettings("hnsw", hnsw_m=6), {"ef_search": 55})
+    text = sentences["text"][5].as_py()
+    for added in (0, 1):
+        found = Searcher(folder)
+        graph = found._index._faiss[0]
+        assert (graph.hnsw.nb_neighbors(1), graph.hnsw.efSearch) == (6, 55)
+        assert found.search([text], 1)[0][0].text == text
+        if not added:
+            assert add_sentences(folder, cut_passages(passages(new="Zyxquor built a lighthouse."))) == 1
+    assert found.search(["Zyxquor built a lighthouse."], 1)[0][0].sentence_id == "new#000"
+    assert list(found._index._faiss) == [0]  # the addition is small, and searched exactly
+
+
+def test_another_model_in_the_place_of_the_one_that_made_the_vectors_is_named(sentences, tmp_path):
+    folder = published(tmp_path, sentences, dense.DenseSettings(), {})
+    facts = json.loads((folder / "index.json").read_text())
+    facts["encoder"]["model"] = "another"
+    (folder / "index.json").write_text(json.dumps(facts))
+    with pytest.raises(InputError, match="is not the one that made this index"):
+        Searcher(folder)
+
+
+def test_a_folder_without_an_index_is_named(tmp_path):
+    with pytest.raises(InputError, match="holds no index; make one with `raydist index CONFIG`"):
+        Searcher(tmp_path)
