@@ -110,6 +110,8 @@ def test_an_index_is_searched_and_documents_are_added_to_it(make_run, tmp_path):
         (["corpus.train.split=missing"], r"missing"),
         (["corpus.train=null"], r"set corpus.train"),
         (["mining.encoder=builtin:small"], r"builtin:small"),
+        (["index.dense=pq", "index.pq.m=7"], r"64 units cannot be cut into 7 equal parts"),
+        (["index.dense=ivf", "index.ivf.nlist=9999"], r"index\.ivf\.nlist 9999 is more than the 400 vectors"),
     ],
 )
 def test_bad_input_is_named(make_run, overrides, message):
