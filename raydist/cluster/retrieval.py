@@ -616,6 +616,7 @@ OF_A_TRIAL = (  # what changes nothing of what trials share
     *("mining.threshold", "mining.power", "mining.weighting", "mining.calibrate", "mining.rounds"),
     *("mining.hard_negatives", "mining.negative_p"),
     *("retriever.towers", "retriever.loss", "retriever.objective", "retriever.normalise", "retriever.scale"),
+    "retriever.temperature",
     *("retriever.mask_known_positives", "retriever.bucket_by_length", "retriever.chunk_rows", "retriever.cached"),
     *("retriever.variants", "retriever.rerank"),
 )
