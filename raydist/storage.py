@@ -31,6 +31,9 @@ import pyarrow.parquet as pq
 from raydist.errors import InputError
 
 
+FETCH_BYTES = 16 << 20  # of a remote file in one request
+
+
 class StorageError(RuntimeError):
     """Writing failed: the disk is full, or the store refuses. What was whole before still is."""
 
@@ -45,8 +48,11 @@ class Storage:
     def _opened(self) -> tuple[pafs.FileSystem, str]:
         if "://" not in self.uri:
             return pafs.LocalFileSystem(), str(Path(self.uri).expanduser().absolute())
+        uri = self.uri
+        if uri.startswith("s3://") and "allow_delayed_open=" not in uri:  # what is small goes in one put, not in three requests
+            uri += ("&" if "?" in uri else "?") + "allow_delayed_open=true"
         try:
-            return pafs.FileSystem.from_uri(self.uri)
+            return pafs.FileSystem.from_uri(uri)
         except (pa.ArrowInvalid, OSError) as error:
             raise InputError(
                 f"storage {self.uri}: cannot be opened ({error}); give a folder or an s3://, gs:// or hdfs:// URI"
@@ -97,7 +103,8 @@ class Storage:
         """The path of a file that is to be written, its folder made; a failure within says what to do."""
         path = self.path(name)
         try:
-            self._opened[0].create_dir(posixpath.dirname(path), recursive=True)
+            if self._opened[0].type_name != "s3":  # whose folders are nothing but names
+                self._opened[0].create_dir(posixpath.dirname(path), recursive=True)
             yield path
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -150,11 +157,14 @@ class Storage:
         elif kind == pafs.FileType.File:
             filesystem.delete_file(path)
 
-    def upload(self, folder: Path, name: str) -> None:
-        """Copy a local folder here. On a disk it appears whole, by rename."""
+    def upload(self, folder: Path, name: str, last: str = "config.json") -> None:
+        """Copy a local folder here, in place of an old one. On a disk it appears whole, by rename; elsewhere its file of the
+        name `last` is what says that all is there.
+        """
         if not self.is_local:
             files = [path for path in folder.rglob("*") if path.is_file()]
-            for file in sorted(files, key=lambda path: (path.name == "config.json", path)):  # last: it says that all is there
+            self.delete(name)
+            for file in sorted(files, key=lambda path: (path.name == last, path)):
                 self.write_bytes(posixpath.join(name, file.relative_to(folder).as_posix()), file.read_bytes())
             return
         beside = f"{name}.{uuid.uuid4().hex}.tmp"
@@ -175,14 +185,20 @@ class Storage:
         )
         if not target.exists():
             beside = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
-            pafs.copy_files(self.path(folder), str(beside), source_filesystem=self._opened[0])
+            beside.mkdir(parents=True)  # copy_files makes folders below it, but not itself
             try:
+                pafs.copy_files(self.path(folder), str(beside), source_filesystem=self._opened[0], chunk_size=FETCH_BYTES)
                 beside.rename(target)
-            except OSError:  # another process of this node was faster
-                shutil.rmtree(beside)
-                if not target.exists():
+            except OSError:
+                shutil.rmtree(beside, ignore_errors=True)
+                if not target.exists():  # else another process of this node was faster
                     raise
         return target
+
+
+def fetch(place: Mapping[str, str]) -> Path:
+    """A file or folder on this node, from {folder, name}: a name inside a storage, or where that is "" a path as it is."""
+    return Storage(place["folder"]).local_copy("") / place["name"] if place["folder"] else Path(place["name"])
 
 
 def has_model(run: Storage, name: str = "model") -> bool:

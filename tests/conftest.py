@@ -9,6 +9,16 @@ def pytest_addoption(parser):
     parser.addoption("--data-dir", default=str(CHECKOUT.parent / "shared" / "data"), help="real data; absent: such tests skip")
 
 
+@pytest.fixture
+def s3(tmp_path, monkeypatch):
+    """An object store of one bucket; what is fetched from it goes to a cache of this test's own."""
+    from s3_server import serve
+
+    monkeypatch.setenv("RAYDIST_CACHE", str(tmp_path / "cache"))
+    with serve() as store:
+        yield store
+
+
 @pytest.fixture(scope="session")
 def data_dir(request) -> Path:
     """The folder of real public data beside the checkout."""

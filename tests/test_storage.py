@@ -1,5 +1,8 @@
 import errno
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -13,15 +16,19 @@ from raydist.storage import (
     describe_part,
     differences,
     encode_table,
+    fetch,
     fingerprint,
     folder_digest,
+    has_model,
     read_between,
     read_rows,
 )
 
 
-@pytest.fixture(params=["disk", "uri"])
+@pytest.fixture(params=["disk", "uri", "s3"])
 def storage(request, tmp_path) -> Storage:
+    if request.param == "s3":
+        return Storage(request.getfixturevalue("s3").uri("runs"))
     return Storage(str(tmp_path) if request.param == "disk" else tmp_path.as_uri())
 
 
@@ -33,6 +40,7 @@ def test_what_is_written_is_read(storage):
     assert storage.sizes("a").keys() == {"b.json"}
     assert storage.sizes("nowhere") == {}
     assert storage.folders() == ["a"]
+    assert storage.at("a").sizes() == storage.sizes("a")
     storage.delete("a")
     storage.delete("a")
     assert not storage.exists("a/b.json")
@@ -88,6 +96,94 @@ def test_a_folder_appears_whole_and_replaces_the_old_one(storage, tmp_path_facto
     storage.write_bytes("target/old", b"")
     storage.upload(source, "target")
     assert storage.sizes("target").keys() == {"one"}
+
+
+def test_a_folder_is_a_local_path_on_every_node(storage):
+    for name in ("one", "below/two", "below/empty"):
+        storage.write_bytes(f"folder/{name}", name.encode() if name != "below/empty" else b"")
+    found = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for folder in (storage.local_copy("folder"), storage.at("folder").local_copy(""))
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    assert found == {"one": b"one", "below/two": b"below/two", "below/empty": b""}
+    assert fetch({"folder": storage.at("folder").uri, "name": "below/two"}).read_bytes() == b"below/two"
+    assert fetch({"folder": "", "name": "/a/path"}) == Path("/a/path")
+
+
+def test_a_folder_of_an_object_store_is_fetched_once_and_again_when_it_has_changed(s3):
+    s3.page = 2  # keys in one answer
+    storage = Storage(s3.uri("runs"))
+    for number in range(5):
+        storage.write_bytes(f"folder/{number}", str(number).encode())
+    first = storage.local_copy("folder")
+    assert sorted(path.name for path in first.iterdir()) == list("01234")
+    s3.requests.clear()
+    assert storage.local_copy("folder") == first
+    assert not [request for request in s3.requests if request.startswith("GET runs/")], "only looked at"
+    storage.write_bytes("folder/4", b"another size")
+    second = storage.local_copy("folder")
+    assert ((first / "4").read_bytes(), (second / "4").read_bytes()) == (b"4", b"another size")
+    assert not list(first.parent.glob("*.tmp"))
+
+
+def test_what_is_small_is_one_put_on_an_object_store(s3):
+    Storage(s3.uri("runs")).write_json("a/b.json", {"x": 1})
+    assert s3.requests == ["PUT runs/a/b.json"]
+
+
+def test_an_object_store_that_refuses_leaves_the_old_file(s3):
+    storage = Storage(s3.uri("runs"))
+    storage.write_bytes("part", b"old")
+    s3.refuse_writes_of = "part"
+    for content in (b"new", b"new" * (5 << 20)):
+        with pytest.raises(StorageError, match="cannot write bucket/runs/part: .*ACCESS_DENIED.*run the same command again"):
+            storage.write_bytes("part", content)
+    assert storage.read_bytes("part") == b"old"
+
+
+def test_an_upload_that_is_killed_half_way_leaves_nothing_to_be_seen(s3):
+    code = (
+        "import os, sys\n"
+        "from raydist.storage import Storage\n"
+        "storage = Storage(sys.argv[1])\n"
+        "stream = storage._opened[0].open_output_stream(storage.path('part'))\n"
+        "stream.write(bytes(30 << 20))\n"
+        "print('written', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, s3.uri("runs")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout.readline() == "written\n"
+        writer.kill()
+    assert s3.uploads, "it had begun"
+    storage = Storage(s3.uri("runs"))
+    assert not storage.exists("part")
+    assert storage.sizes() == {}
+    storage.write_bytes("part", b"x" * (30 << 20))
+    assert storage.sizes() == {"part": 30 << 20}
+
+
+def test_a_folder_on_an_object_store_is_whole_when_its_last_file_is_there(s3, tmp_path):
+    for name in ("config.json", "a/weights", "z/weights"):
+        (tmp_path / "new" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "new" / name).write_text("new")
+    storage = Storage(s3.uri("runs"))
+    storage.upload(tmp_path / "new", "model")
+    assert has_model(storage)
+    (tmp_path / "new" / "z" / "weights").rename(tmp_path / "new" / "other")
+    s3.refuse_writes_of = "other"
+    with pytest.raises(StorageError):
+        storage.upload(tmp_path / "new", "model")
+    assert not has_model(storage), "neither the old one nor the new one is whole"
+    s3.refuse_writes_of = None
+    s3.requests.clear()
+    storage.upload(tmp_path / "new", "model")
+    assert storage.sizes("model").keys() == {"config.json", "other"}
+    assert storage.sizes("model/a").keys() == {"weights"}
+    assert not storage.exists("model/z")
+    assert [request for request in s3.requests if request.startswith("PUT runs/model/")][-1] == "PUT runs/model/config.json"
 
 
 def test_an_unknown_scheme_is_the_users_mistake():

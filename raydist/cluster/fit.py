@@ -283,7 +283,7 @@ def _export(kind: Kind, task: torch.nn.Module, run: Storage, name: str) -> None:
 
 def _export_final(kind: Kind, task: torch.nn.Module, run: Storage, best: bool) -> str:
     """model/: the best so far, or the last."""
-    if best and run.exists("best"):
+    if best and has_model(run, "best"):
         run.upload(run.local_copy("best"), "model")
         return "best"
     _export(kind, task, run, "model")

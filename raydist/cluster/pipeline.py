@@ -31,6 +31,7 @@ from raydist.storage import (
     describe_part,
     differences,
     encode_table,
+    fetch,
     file_digest,
     fingerprint,
     folder_digest,
@@ -151,8 +152,8 @@ class Made:
     manifest: Manifest
 
 
-def make_sample(run: Run) -> Path:
-    """The sample world of this config, made on first use."""
+def make_sample(run: Run) -> str:
+    """The sample world of this config in the run's storage, made on first use; its URI."""
     from raydist.sample.write import VERSION, write_sample
 
     sample = run.config.data.sample
@@ -167,8 +168,8 @@ def make_sample(run: Run) -> Path:
 
             with tempfile.TemporaryDirectory() as folder:
                 write_sample(Path(folder) / "world", sample.size, sample.seed)
-                run.storage.upload(Path(folder) / "world", stage.folder)
-    return run.storage.local_copy(stage.folder)
+                run.storage.upload(Path(folder) / "world", stage.folder, last="world.json")
+    return stage.uri
 
 
 def make_examples(run: Run, names: Iterable[str]) -> dict[str, Made]:
@@ -216,19 +217,32 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
             for start in range(0, len(rows), HUB_ROWS)
         ]
         return Work(Stage(run.storage, "examples", reading | {"hub": hub, "rows": rows._fingerprint}), specs, title)
-    paths = expand_paths([locate(run, pattern) for pattern in source.files])
+    places: dict[str, dict[str, str]] = {}  # of every file, by its path on this node
+    for pattern in source.files:
+        place = locate(run, pattern)
+        for path in expand_paths([str(fetch(place))]):
+            inside = os.path.relpath(path, fetch(place | {"name": ""})) if place["folder"] else path
+            places[path] = place | {"name": inside}
     splits = plan_splits(
-        paths, format=source.format, language=source.language, columns=source.columns, repair_offsets=data.repair_offsets
+        sorted(places),
+        format=source.format,
+        language=source.language,
+        columns=source.columns,
+        repair_offsets=data.repair_offsets,
     )
-    files = [{"name": Path(path).name, "digest": file_digest(path)} for path in paths]
-    return Work(Stage(run.storage, "examples", reading | {"files": files}), [asdict(split) for split in splits], title)
+    files = [{"name": Path(path).name, "digest": file_digest(path)} for path in sorted(places)]
+    specs = [asdict(split) | {"path": places[split.path]} for split in splits]
+    return Work(Stage(run.storage, "examples", reading | {"files": files}), specs, title)
 
 
-def locate(run: Run, pattern: str) -> str:
-    """`sample:` names are in the sample world, relative ones under data.root."""
+def locate(run: Run, pattern: str) -> dict[str, str]:
+    """Where any node finds a file or a glob, as `fetch` takes it: `sample:` names in the sample world, which is in the storage;
+    others by their full path, relative ones under data.root.
+    """
     if pattern.startswith("sample:"):
-        return str(make_sample(run) / pattern.removeprefix("sample:"))
-    return str((Path(run.config.data.root).expanduser() / Path(pattern).expanduser()).absolute())
+        return {"folder": make_sample(run), "name": pattern.removeprefix("sample:")}
+    path = Path(run.config.data.root).expanduser() / Path(pattern).expanduser()
+    return {"folder": "", "name": str(path.absolute())}
 
 
 def _drop_duplicates(work: Work, parts: list[dict]) -> list[dict]:
@@ -630,7 +644,7 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
     if not names:
         say("evaluate: no dev or test set is given")
         return {}
-    read = {name: read_predictions(locate(run, path)) for name, path in foreign.items()}
+    read = {name: read_predictions(fetch(locate(run, path))) for name, path in foreign.items()}
     tables = {} if foreign else predict(run, names)
     made = {name: run.prepared[name].examples for name in names} if tables else make_examples(run, names)
     threshold: float | None = None

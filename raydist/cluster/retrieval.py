@@ -27,7 +27,7 @@ from raydist.errors import InputError
 from raydist.mining import parts as make
 from raydist.models import open_model
 from raydist.progress import say
-from raydist.storage import Stage, Storage, encode_table, file_digest, folder_digest, has_model, read_parquet
+from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
 
 VERSION = 2  # raise when a stage's output changes
 
@@ -98,18 +98,20 @@ def _run(run: Run, works: list[Work], maker: Callable, kwargs: dict, label: str,
 
 
 def _set_work(run: Run, name: str, source: CorpusSource) -> Work:
-    paths = [locate(run, file) for file in source.files]
+    places = [locate(run, file) for file in source.files]
     boundaries = locate(run, source.boundaries) if source.boundaries else None
-    for path in [*paths, *([boundaries] if boundaries else [])]:
+    paths = [str(fetch(place)) for place in [*places, *([boundaries] if boundaries else [])]]
+    for path in paths:
         if not any(Path().glob(path) if not Path(path).is_absolute() else Path("/").glob(path.lstrip("/"))):
             raise InputError(f"corpus {name}: there is no {path}; relative names start at data.root ({run.config.data.root!r})")
     wanted = ("corpus.jsonl*", "queries.jsonl*", f"qrels/{source.split}.tsv*")
-    files = [file for path in paths for file in _files_of(Path(path), wanted if source.format == "beir" else ("*",))]
-    files += [Path(boundaries)] if boundaries else []
+    patterns = wanted if source.format == "beir" else ("*",)
+    files = [file for path in paths[: len(places)] for file in _files_of(Path(path), patterns)]
+    files += [fetch(boundaries)] if boundaries else []
     reading = source.model_dump(mode="json", exclude={"files", "boundaries"}) | {"seed": run.config.data.seed}
     digests = [{"name": file.name, "digest": file_digest(file)} for file in files]
     identity = {"version": VERSION, "files": digests, **reading}
-    spec = reading | {"files": paths, "boundaries": boundaries}
+    spec = reading | {"files": places, "boundaries": boundaries}
     return Work(Stage(run.storage, "retrieval_set", identity), [spec], f"corpus {name}")
 
 
@@ -700,7 +702,7 @@ def _rerank(run: Run, cross_encoder: Run, corpus: Corpus, hits: Made, depth: int
 
 def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, dict[str, list[tuple[str, float]]]]) -> None:
     from raydist.reader.significance import bootstrap_interval
-    from raydist.retriever.metrics import gold_of, score_run, write_trec_gold, write_trec_run
+    from raydist.retriever.metrics import gold_of, score_run, trec_gold, trec_run
 
     gold_table = corpus.read("gold")
     gold = gold_of(*(gold_table[name].to_pylist() for name in ("question_id", "sentence_id", "relevance")))
@@ -716,11 +718,8 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, dict[str, list[tupl
                 interval = bootstrap_interval(scores.values[metric], samples=run.config.evaluate.bootstrap)
                 found |= {f"{key}.low": round(interval.low, 6), f"{key}.high": round(interval.high, 6)}
         rows.append((method, *(f"{100 * means[metric]:.1f}" for metric in ("P@1", "P@5", "P@10", "MRR@100"))))
-        if run.folder.is_local:
-            folder = Path(run.folder.path("ranked"))
-            folder.mkdir(parents=True, exist_ok=True)
-            write_trec_run(folder / f"{corpus.name}.{method}.trec", lists)
-            write_trec_gold(folder / f"{corpus.name}.gold.trec", gold)
+        run.folder.write_bytes(f"ranked/{corpus.name}.{method}.trec", trec_run(lists).encode())
+    run.folder.write_bytes(f"ranked/{corpus.name}.gold.trec", trec_gold(gold).encode())
     run.add_metrics(found, instead_of=f"retrieval.{corpus.name}.")
     head = (f"{corpus.name}: {len(gold):,} questions, {corpus.num_sentences:,} sentences", "P@1", "P@5", "P@10", "MRR@100")
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(5)]

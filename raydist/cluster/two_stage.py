@@ -6,14 +6,13 @@ same functions, and resumed by them.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from raydist.cluster.pipeline import Run, evaluate, locate, make_predictions, reader_folder, run_stages, tokenizer_digest, train
 from raydist.cluster.stages import Work
 from raydist.config import ObjectivesConfig, override
 from raydist.progress import say
-from raydist.storage import Stage, file_digest
+from raydist.storage import Stage, fetch, file_digest
 
 SETS_VERSION = 1
 
@@ -40,10 +39,10 @@ def with_nbest_sets(run: Run, where: dict, *, fresh: bool = False) -> dict:
     predictions: list[dict] = []
     run.folder.delete("base.json")
     if wanted.sets:
-        file = locate(run, wanted.sets)
+        file = str(fetch(locate(run, wanted.sets)))
         _check_file(run, file)
         source: dict = {"file": file_digest(file)}
-        predictions = [{"file": str(Path(file).absolute())} for _ in where["windows"]]
+        predictions = [{"file": file} for _ in where["windows"]]
     else:
         made = _train_bases(run, where, fresh)
         source = {"predictions": [lists.stage.fingerprint for lists in made]}

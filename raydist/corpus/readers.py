@@ -207,9 +207,9 @@ def _cut_parquet(path: str, names: dict[str, str], columns: Mapping[str, str], m
 # Reading
 
 
-def read_split(split: Split) -> Read:
-    """The examples of one split, what was left out of it, and the counts."""
-    reader = _Reader(split.path, split.format, split.language, split.columns, split.repair_offsets)
+def read_split(split: Split, named: str | None = None) -> Read:
+    """The examples of one split, what was left out of it, and the counts; rows say `named` where the path is but a copy's."""
+    reader = _Reader(named or split.path, split.format, split.language, split.columns, split.repair_offsets)
     if split.layout == "document":
         reader.read_document(_load_document(split.path))
     elif split.layout == "lines":

@@ -23,7 +23,7 @@ from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.models import open_model
 from raydist.records import SCORED_SCHEMA, SILVER_SCHEMA, rejected_table
-from raydist.storage import Storage, read_between, read_parquet, read_rows
+from raydist.storage import Storage, fetch, read_between, read_parquet, read_rows
 
 ENCODE_ROWS = 128  # encoded together: how a vector rounds depends on its neighbours, so these must not depend on shards
 ROW_GROUP = 4096  # of a set's tables: a block reads the groups that its questions are in, and no other
@@ -83,7 +83,8 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
             questions = questions.take(np.sort(np.argsort(draws, kind="stable")[: spec["questions"]]))
             gold = gold.filter(pc.is_in(gold["question_id"], value_set=questions["question_id"].combine_chunks()))
         if not questions.num_rows:
-            raise InputError(f"{', '.join(spec['files'])}: no question has a gold sentence in the corpus")
+            names = ", ".join(place["name"] for place in spec["files"])
+            raise InputError(f"{names or 'sample:'}: no question has a gold sentence in the corpus")
         order = [("question_id", "ascending")]
         return {
             "part": found.sentences,
@@ -124,7 +125,7 @@ def read_retrieval_set(spec: Mapping[str, Any]) -> RetrievalSet:
     """A corpus with questions and gold answers, by its format."""
     from raydist.corpus import passages
 
-    paths = [Path(path) for path in spec["files"]]
+    paths = [fetch(place) for place in spec["files"]]
     if spec["format"] == "beir":
         if not paths[0].is_dir():
             raise InputError(f"{paths[0]} is no folder; format beir wants one with corpus.jsonl, queries.jsonl and qrels/")
@@ -139,11 +140,11 @@ def read_retrieval_set(spec: Mapping[str, Any]) -> RetrievalSet:
     from raydist.corpus.readers import expand_paths, plan_splits, read_split
 
     examples, rejected = [], []
-    for split in plan_splits(expand_paths(spec["files"])):
+    for split in plan_splits(expand_paths([str(path) for path in paths])):
         read, bad, _ = read_split(split)
         examples += read
         rejected += bad
-    boundaries = passages.read_boundaries(Path(spec["boundaries"]), examples) if spec["boundaries"] else None
+    boundaries = passages.read_boundaries(fetch(spec["boundaries"]), examples) if spec["boundaries"] else None
     found = passages.sentences_of_examples(examples, boundaries)
     found.rejected[:0] = rejected
     return found

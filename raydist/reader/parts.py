@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from raydist.errors import InputError
 from raydist.objectives.base import keyed_uniform
 from raydist.records import examples_table, rejected_table
-from raydist.storage import Storage
+from raydist.storage import Storage, fetch
 
 Made = dict[str, Any]  # part: the table; beside: other tables of the part; info: plain values; row_group: rows
 
@@ -24,7 +24,10 @@ def example_part_maker(*, row_group: int) -> Callable[[dict], Made]:
 
     def read(spec: dict):
         if "hub" not in spec:
-            return read_split(Split(**spec | {"columns": tuple(map(tuple, spec["columns"]))}))
+            place = spec["path"]
+            named = Storage(place["folder"]).path(place["name"]) if place["folder"] else None  # the same on all nodes
+            split = Split(**spec | {"path": str(fetch(place)), "columns": tuple(map(tuple, spec["columns"]))})
+            return read_split(split, named)
         rows = load_hub(*spec["hub"]).select(range(spec["start"], spec["end"]))
         return read_rows(rows, first_line=spec["start"] + 1, **spec["reading"])
 

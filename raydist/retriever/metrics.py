@@ -9,7 +9,6 @@ Means go over all questions that have gold: one that the run does not answer cou
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,8 +104,8 @@ def gold_of(question_ids: Iterable[str], sentence_ids: Iterable[str], relevance:
 # ----------------------------------------------------------------------------------------------------------- TREC files
 
 
-def write_trec_run(path: Path, run: Run, tag: str = "raydist") -> None:
-    """Write ``question Q0 sentence rank score tag``, best first, so that every tool sees our order.
+def trec_run(run: Run, tag: str = "raydist") -> str:
+    """Lines of ``question Q0 sentence rank score tag``, best first, so that every tool sees our order.
 
     trec_eval keeps scores in float32, ignores ranks and has its own rule for ties; hence a score that is not below the
     one before it is lowered to the next float32. Blanks in ids are written as %20, as in a URL.
@@ -117,7 +116,7 @@ def write_trec_run(path: Path, run: Run, tag: str = "raydist") -> None:
         for rank, (sentence, score) in enumerate(rank_candidates(candidates), 1):
             before = min(np.float32(score), np.nextafter(before, np.float32(-np.inf)))
             lines.append(f"{_quote(question)} Q0 {_quote(sentence)} {rank} {before:.9g} {tag}\n")
-    _write(Path(path), lines)
+    return "".join(lines)
 
 
 def read_trec_run(path: Path) -> dict[str, list[tuple[str, float]]]:
@@ -128,10 +127,10 @@ def read_trec_run(path: Path) -> dict[str, list[tuple[str, float]]]:
     return run
 
 
-def write_trec_gold(path: Path, gold: Gold) -> None:
-    """Write ``question 0 sentence relevance``."""
+def trec_gold(gold: Gold) -> str:
+    """Lines of ``question 0 sentence relevance``."""
     rows = ((question, sentence, value) for question, judged in gold.items() for sentence, value in judged.items())
-    _write(Path(path), [f"{_quote(question)} 0 {_quote(sentence)} {value}\n" for question, sentence, value in rows])
+    return "".join(f"{_quote(question)} 0 {_quote(sentence)} {value}\n" for question, sentence, value in rows)
 
 
 def read_trec_gold(path: Path) -> dict[str, dict[str, int]]:
@@ -143,12 +142,6 @@ def read_trec_gold(path: Path) -> dict[str, dict[str, int]]:
 
 def _quote(id: str) -> str:
     return "".join(quote(c) if c == "%" or c.isspace() else c for c in id)
-
-
-def _write(path: Path, lines: list[str]) -> None:
-    building = path.with_name(f".{path.name}.{os.getpid()}")
-    building.write_text("".join(lines), encoding="utf-8")
-    building.replace(path)
 
 
 def _is_number(text: str) -> bool:

@@ -13,7 +13,7 @@ from raydist.cluster import pipeline
 @pytest.fixture
 def squad_v2(make_run, tmp_path) -> Path:
     """A part of the sample in SQuAD v2 layout: every third question is asked of a passage that does not answer it."""
-    sample = pipeline.make_sample(make_run("name=v2_sample"))
+    sample = Path(pipeline.make_sample(make_run("name=v2_sample")))
     articles = json.loads((sample / "en/dev.json").read_text())["data"][:24]
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     for number, paragraph in enumerate(paragraphs):

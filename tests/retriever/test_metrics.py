@@ -12,8 +12,8 @@ from raydist.retriever.metrics import (
     read_trec_gold,
     read_trec_run,
     score_run,
-    write_trec_gold,
-    write_trec_run,
+    trec_gold,
+    trec_run,
 )
 
 GOLD = {"q1": {"a": 1}, "q2": {"b": 2, "c": 1}}
@@ -111,8 +111,8 @@ def test_trec_eval_agrees_on_the_files_we_write_also_with_ties(tmp_path):
         shown = rng.choice(ids, 150, replace=False)
         run[question] = [(str(id), float(score)) for id, score in zip(shown, rng.integers(0, 25, 150) / 8)]  # many ties
         gold[question] = {str(id): int(gain) for id, gain in zip(rng.choice(ids, 6, replace=False), rng.integers(1, 4, 6))}
-    write_trec_run(tmp_path / "run.txt", run)
-    write_trec_gold(tmp_path / "gold.txt", gold)
+    (tmp_path / "run.txt").write_text(trec_run(run))
+    (tmp_path / "gold.txt").write_text(trec_gold(gold))
     with open(tmp_path / "run.txt") as run_file, open(tmp_path / "gold.txt") as gold_file:
         their_run, their_gold = pytrec_eval.parse_run(run_file), pytrec_eval.parse_qrel(gold_file)
     top = {q: dict(sorted(c.items(), key=lambda item: -item[1])[:100]) for q, c in their_run.items()}  # for MRR@100
@@ -132,11 +132,11 @@ def test_trec_eval_agrees_on_the_files_we_write_also_with_ties(tmp_path):
 @given(st.dictionaries(st.text(min_size=1, alphabet=" %\t\u00a0a2é"), st.floats(-1e6, 1e6, width=32), min_size=1, max_size=8))
 def test_trec_files_read_back_in_the_order_written(tmp_path_factory, candidates):
     path = tmp_path_factory.mktemp("trec") / "run.txt"
-    write_trec_run(path, {"a question": list(candidates.items())})
+    path.write_text(trec_run({"a question": list(candidates.items())}), encoding="utf-8")
     read = read_trec_run(path)["a question"]
     assert [id for id, _ in read] == [id for id, _ in rank_candidates(list(candidates.items()))]
     assert all(before > after for (_, before), (_, after) in pairwise(read))
-    write_trec_gold(path, {"a question": dict.fromkeys(candidates, 2)})
+    path.write_text(trec_gold({"a question": dict.fromkeys(candidates, 2)}), encoding="utf-8")
     assert read_trec_gold(path) == {"a question": dict.fromkeys(candidates, 2)}
 
 
