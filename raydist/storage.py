@@ -30,7 +30,6 @@ import pyarrow.parquet as pq
 
 from raydist.errors import InputError
 
-
 FETCH_BYTES = 16 << 20  # of a remote file in one request
 
 

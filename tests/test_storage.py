@@ -138,7 +138,7 @@ def test_an_object_store_that_refuses_leaves_the_old_file(s3):
     storage.write_bytes("part", b"old")
     s3.refuse_writes_of = "part"
     for content in (b"new", b"new" * (5 << 20)):
-        with pytest.raises(StorageError, match="cannot write bucket/runs/part: .*ACCESS_DENIED.*run the same command again"):
+        with pytest.raises(StorageError, match=r"cannot write bucket/runs/part: .*ACCESS_DENIED.*run the same command again"):
             storage.write_bytes("part", content)
     assert storage.read_bytes("part") == b"old"
 

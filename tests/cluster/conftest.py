@@ -1,3 +1,4 @@
+import json
 import os
 
 import pytest
@@ -31,6 +32,28 @@ def make_run(cluster, storage):
         return run
 
     return make_run
+
+
+@pytest.fixture
+def no_ray(monkeypatch, tmp_path) -> Cluster:
+    """Parts are made in this process, by the function that Ray Data calls, and as on another node: with a cache of its own."""
+    from raydist.cluster import stages
+    from raydist.storage import StorageError
+
+    def stream(tasks, maker, kwargs, actors, gpus):
+        for task in tasks:
+            batch = {"task": [json.dumps(task)]}
+            with monkeypatch.context() as node:
+                node.setenv("RAYDIST_CACHE", str(tmp_path / "node"))
+                made = stages.write_parts(batch, maker, json.dumps(dict(kwargs), sort_keys=True), once=task["folder"])
+            line = json.loads(made["line"][0])
+            if "error" in line:
+                raise StorageError(line["error"])
+            yield line
+
+    monkeypatch.setattr(stages, "_stream", stream)
+    monkeypatch.setattr(Cluster, "start", lambda self: None)
+    return Cluster(ClusterConfig())
 
 
 @pytest.fixture
