@@ -527,27 +527,45 @@ def _flat(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
-    """n-best lists of the dev and test sets (or those of predict.split), as Parquet and JSON in the run's folder."""
+    """n-best lists of the dev and test sets (or those of predict.split), as Parquet and JSON in the run's folder.
+
+    Those of train, which hard learning takes, are cross-fitted where nbest_folds says so; not where `names` are given, since
+    an evaluation is about the run's own reader.
+    """
     from raydist.reader.evaluate import with_unique_ids
 
-    config = run.config
+    config, hard = run.config, run.config.objectives.hard_learning
+    crossed = names is None and hard is not None and hard.nbest_folds > 1
     names = names or config.predict.split or [name for name in config.sets() if name != "train"]
     for name in names:
         if name not in config.sets():
             raise InputError(f"predict.split: there is no data set {name!r}; there are {', '.join(config.sets()) or 'none'}")
     if not names:
         raise InputError("there is nothing to predict: set data.dev or data.test")
+    if crossed and "train" in names and config.predict.model:
+        raise InputError(
+            "predict.model names one reader, and objectives.hard_learning.nbest_folds wants the lists of train from readers "
+            "that were not trained on the question: leave one of the two out"
+        )
     sets = {name: ready.where for name, ready in prepare(run, names).items()}
-    folder = reader_folder(run)
-    made = make_predictions(run, sets, folder, k=config.predict.n_best)
-    about: dict[str, Any] = {"model": folder_digest(folder), "tokenizer": tokenizer_digest(run.model_folder)}
-    about |= {"max_answer_length": config.predict.max_answer_length, "n_best": config.predict.n_best}
+    made: dict[str, list[Made]] = {}
+    if crossed and "train" in sets:
+        from raydist.cluster.two_stage import base_lists
+
+        made["train"] = base_lists(run, sets.pop("train"), k=config.predict.n_best)
+    if sets:
+        own = make_predictions(run, sets, reader_folder(run), k=config.predict.n_best)
+        made |= {name: [lists] for name, lists in own.items()}
+    about: dict[str, Any] = {"tokenizer": tokenizer_digest(run.model_folder), "n_best": config.predict.n_best}
+    about |= {"max_answer_length": config.predict.max_answer_length}
     tables = {}
-    for name, predictions in made.items():
-        stage, manifest = predictions.stage, predictions.manifest
-        parts = [read_parquet(run.storage, f"{stage.folder}/{part['name']}") for part in manifest.parts]
-        tables[name] = with_unique_ids(pa.concat_tables(parts)).replace_schema_metadata(None)
-        _write_predictions(run, name, tables[name], about | {"examples": run.prepared[name].examples.stage.fingerprint})
+    for name in names:
+        stages = [(lists.stage, part) for lists in made[name] for part in lists.manifest.parts]
+        table = pa.concat_tables([read_parquet(run.storage, f"{stage.folder}/{part['name']}") for stage, part in stages])
+        tables[name] = with_unique_ids(table).replace_schema_metadata(None)
+        models = [lists.stage.identity["model"] for lists in made[name]]
+        source = {"model": ", ".join(models), "examples": run.prepared[name].examples.stage.fingerprint}
+        _write_predictions(run, name, tables[name], about | source)
     return tables
 
 

@@ -447,6 +447,9 @@ def base_name(sweep: str, config: Config) -> str | None:
     used = {key: plain[key] for key in ("data", "model", "seed", "train", "optim", "predict")} | {
         "span": plain["objectives"]["span"]
     }
+    folds = config.objectives.hard_learning.nbest_folds
+    if folds > 1:  # each reader leaves out a fold: another share of the questions, another reader
+        used["folds"] = folds
     return f"{sweep}/bases/{fingerprint(used)[:12]}"
 
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from raydist.cluster.pipeline import Run, evaluate, locate, make_predictions, reader_folder, run_stages, tokenizer_digest, train
+from raydist.cluster.pipeline import (
+    Made,
+    Run,
+    evaluate,
+    locate,
+    make_predictions,
+    reader_folder,
+    run_stages,
+    tokenizer_digest,
+    train,
+)
 from raydist.cluster.stages import Work
 from raydist.config import ObjectivesConfig, override
 from raydist.progress import say
@@ -44,7 +54,7 @@ def with_nbest_sets(run: Run, where: dict, *, fresh: bool = False) -> dict:
         source: dict = {"file": file_digest(file)}
         predictions = [{"file": file} for _ in where["windows"]]
     else:
-        made = _train_bases(run, where, fresh)
+        made = base_lists(run, where, k=wanted.size, fresh=fresh)
         source = {"predictions": [lists.stage.fingerprint for lists in made]}
         predictions = [
             {"predictions": [[lists.stage.uri, lists.manifest.parts[number]["name"]] for lists in made]}
@@ -69,10 +79,8 @@ def with_nbest_sets(run: Run, where: dict, *, fresh: bool = False) -> dict:
     }
 
 
-def _train_bases(run: Run, where: dict, fresh: bool) -> list:
+def base_lists(run: Run, where: dict, *, k: int, fresh: bool = False) -> list[Made]:
     """Train the base readers and let each make the lists of the final run's training windows (of its own fold, with folds)."""
-    wanted = run.config.objectives.hard_learning
-    assert wanted is not None
     bases = base_runs(run)
     made = []
     for fold, base in enumerate(bases):
@@ -80,7 +88,7 @@ def _train_bases(run: Run, where: dict, fresh: bool) -> list:
         base.begin()
         train(base, fresh=fresh)
         part = (fold, len(bases)) if len(bases) > 1 else None
-        lists = make_predictions(base, {"train": where}, reader_folder(base), k=wanted.size, fold=part)
+        lists = make_predictions(base, {"train": where}, reader_folder(base), k=k, fold=part)
         made.append(lists["train"])
     if len(bases) == 1:
         run.folder.write_json("base.json", {"run": bases[0].config.name})

@@ -74,6 +74,78 @@ def test_sets_of_a_file_give_the_same_training_as_sets_made_on_the_way(make_run,
         pipeline.train(tokens)
 
 
+def with_base_readers(run) -> list[pipeline.Run]:
+    """The runs of base readers as training would leave them; but untrained, each with a head of its own."""
+    from raydist.cluster.two_stage import base_runs
+    from raydist.reader.model import load_reader
+
+    bases = base_runs(run)
+    for fold, base in enumerate(bases):
+        base.begin()
+        sets = {name: ready.where for name, ready in pipeline.prepare(base, ["train", "dev"]).items()}
+        identity = pipeline._training_identity(base, sets)
+        base.folder.write_json("training.json", {"identity": identity, "done": True, "fitted": {"steps": 3}})
+        load_reader(base.model_folder, seed=fold).save(Path(base.folder.path("model")), base.model_folder)
+    return bases
+
+
+def test_predicting_the_training_questions_is_cross_fitted_where_folds_are_asked_for(no_ray, tmp_path, capsys):
+    from raydist.config import load_config
+    from raydist.reader.nbest_sets import check_sets_file
+    from raydist.reader.parts import in_fold
+
+    def make_run(*overrides):
+        small = ("data.sample.size=200", *SMALL, "objectives.hard_learning.nbest_folds=2", "predict.split=train")
+        run = pipeline.Run(load_config("debug_reader", [f"storage={tmp_path / 'runs'}", *small, *overrides]).config, no_ray)
+        run.begin()
+        return run
+
+    run = make_run("name=crossed")
+    bases = with_base_readers(run)
+    capsys.readouterr()
+    table = pipeline.predict(run)["train"]
+    assert capsys.readouterr().out.count("train: already done (3 steps)") == 2, "what is not there would be trained"
+    lists = dict(zip(table["id"].to_pylist(), table["nbest"].to_pylist()))
+    assert len(lists) == table.num_rows == 60
+    ready = run.prepared["train"]
+    texts = []
+    for fold, base in enumerate(bases):
+        made = pipeline.make_predictions(base, {"train": ready.where}, pipeline.reader_folder(base), k=20)["train"]
+        parts = [pipeline.read_parquet(run.storage, f"{made.stage.folder}/{part['name']}") for part in made.manifest.parts]
+        of_all = {row["id"]: row["nbest"] for part in parts for row in part.to_pylist()}
+        ids = [id for id, mine in zip(lists, in_fold(list(lists), 0, fold, 2)) if mine]
+        assert 10 < len(ids) < 50
+        for id in ids:
+            assert [span["text"] for span in lists[id]] == [span["text"] for span in of_all[id]]
+        texts.append([spans[0]["text"] for spans in of_all.values()])
+    assert texts[0] != texts[1], "they are two readers"
+    wanted = {"tokenizer": pipeline.tokenizer_digest(run.model_folder), "examples": ready.examples.stage.fingerprint}
+    check_sets_file(run.folder.path("predictions", "train.parquet"), wanted, 20)
+
+    with pytest.raises(InputError, match=r"predict\.model names one reader.*nbest_folds"):
+        pipeline.predict(make_run("name=both", f"predict.model={bases[0].folder.path('model')}"))
+
+
+def test_base_readers_of_a_sweep_are_shared_by_the_trials_that_want_the_same_ones_alone(tmp_path):
+    from raydist.cluster.connect import Cluster
+    from raydist.cluster.sweep import base_name
+    from raydist.cluster.two_stage import base_runs
+    from raydist.config import ClusterConfig, load_config
+
+    def bases(*overrides):
+        config = load_config("debug_reader", [f"storage={tmp_path}", "objectives.hard_learning.size=5", *overrides]).config
+        runs = base_runs(pipeline.Run(config, Cluster(ClusterConfig()), base=base_name("swept", config)))
+        return [(base.config.name, base.config.data.train.leave_out) for base in runs]
+
+    by_folds = [bases(f"objectives.hard_learning.nbest_folds={folds}") for folds in (1, 2, 3)]
+    assert [len(found) for found in by_folds] == [1, 2, 3]
+    names = [name for found in by_folds for name, _ in found]
+    assert len(set(names)) == 6, "a reader that leaves out a half has not the name of one that leaves out a third"
+    assert by_folds[0] == bases(), "one fold is none"
+    assert by_folds[2] == bases("objectives.hard_learning.nbest_folds=3", "objectives.hard_learning.kappa=1")
+    assert by_folds[2] != bases("objectives.hard_learning.nbest_folds=3", "optim.lr=1e-4")
+
+
 @pytest.mark.slow
 def test_cross_fitted_lists_come_from_readers_that_never_saw_the_question(make_run):
     from raydist.reader.parts import in_fold
