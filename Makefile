@@ -66,6 +66,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/scoring.py
 	$(BIN)/python benchmarks/encoding.py
 	$(BIN)/python benchmarks/dense_search.py
+	$(BIN)/python benchmarks/mining.py
 
 chaos: $(VENV)/.dev
 	$(BIN)/python benchmarks/chaos.py

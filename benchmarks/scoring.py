@@ -52,10 +52,13 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def rounds_of(theirs: Callable[[], object], ours: Callable[[], object], rounds: int) -> tuple[float, float, float, str]:
+def rounds_of(
+    theirs: Callable[[], object], ours: Callable[[], object], rounds: int, our_share: float = 1.0
+) -> tuple[float, float, float, str]:
     """Interleaved: median seconds of each side, the median ratio, and that ratio in words.
 
-    Processor time is shown as well: where other work disturbs the machine it is the steadier of the two.
+    Processor time is shown as well: where other work disturbs the machine it is the steadier of the two. Where the sides do
+    not do the same amount, `our_share` is ours over theirs, and ratios are per piece of work.
     """
     times = np.zeros((rounds, 2, 2))
     for round in range(rounds):
@@ -63,7 +66,7 @@ def rounds_of(theirs: Callable[[], object], ours: Callable[[], object], rounds: 
             began = time.perf_counter(), time.process_time()
             work()
             times[round, side] = time.perf_counter() - began[0], time.process_time() - began[1]
-    ratios = times[:, 0] / times[:, 1]
+    ratios = times[:, 0] / times[:, 1] * our_share
     wall, cpu = np.median(ratios, axis=0)
     said = f"{wall:.2f} x ({ratios[:, 0].min():.2f} .. {ratios[:, 0].max():.2f}), by processor time {cpu:.2f} x"
     their_s, our_s = np.median(times[:, :, 0], axis=0)
