@@ -194,7 +194,7 @@ def _check_metric(config: Config) -> list[str]:
         return ["task: a sweep is of readers or retrievers, and this is a cross_encoder"]
     if config.task == "retriever":
         if config.corpus.train is None:
-            problems.append("corpus.train: offered is nothing to train on")
+            problems.append("corpus.train: there is nothing to train on")
         if not sweep.metric.startswith(tuple(f"retrieval.{name}." for name in config.corpus.test)):
             offered = [f"retrieval.{name}.gold_silver_weighted.MRR@100" for name in config.corpus.test]
             wanted = f"such as {', '.join(offered)}" if offered else "and corpus.test has none"
@@ -202,8 +202,8 @@ def _check_metric(config: Config) -> list[str]:
         return problems
     scored = [name for name in config.predict.split or config.sets() if name != "train"]
     if sweep.metric.split(".")[0] not in ("train", *scored):
-        offered = f"offered are {', '.join(scored)}" if scored else "none is given"
-        problems.append(f"sweep.metric: {sweep.metric} is of no data set that is scored; {offered}")
+        there = f"there are {', '.join(scored)}" if scored else "none is given"
+        problems.append(f"sweep.metric: {sweep.metric} is of no data set that is scored; {there}")
     if config.data.train is None:
         problems.append("data.train: there is nothing to train on")
     for key, given in (("predict.model", config.predict.model), ("evaluate.predictions", config.evaluate.predictions)):
