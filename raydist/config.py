@@ -447,6 +447,32 @@ class ClusterConfig(Section):
         return self.workers[1] if isinstance(self.workers, tuple) else self.workers
 
 
+class TrackConfig(Section):
+    """Trackers that a training is logged to, beside the run's own files. Nothing here changes a result."""
+
+    mlflow: str | None = None  # a tracking URI: http://HOST:5000, sqlite:///runs/mlflow.db
+    wandb: str | None = None  # a project, or TEAM/PROJECT
+    experiment: str = "raydist"  # MLflow's
+    group: str | None = None  # runs to be shown together; trials get the name of their sweep
+
+    @field_validator("mlflow")
+    @classmethod
+    def _no_folder_no_password(cls, value: str | None) -> str | None:
+        if value and (value.startswith("file:") or not ("://" in value or value.startswith("databricks"))):
+            raise ValueError(f"MLflow no longer keeps runs in folders: give a server or sqlite:///mlflow.db, got {value!r}")
+        if value and value.startswith("http") and "@" in value.split("/")[2]:
+            raise ValueError(
+                "an address in a config is shown in reports: leave user and password out of it, and put them into "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
+        return value
+
+    @property
+    def on(self) -> list[str]:
+        """The trackers that are asked for; each is a package and an extra of the same name."""
+        return [name for name in ("mlflow", "wandb") if getattr(self, name)]
+
+
 class SweepConfig(Section):
     """Trials of one config (`raydist sweep`): dotted keys take values of `space`, which training/search.py checks."""
 
@@ -500,6 +526,7 @@ class Config(Section):
     cross_encoder: CrossEncoderConfig = CrossEncoderConfig()
     retriever: RetrieverConfig = RetrieverConfig()
     cluster: ClusterConfig = ClusterConfig()
+    track: TrackConfig = TrackConfig()
     sweep: SweepConfig | None = None
 
     @field_validator("name")

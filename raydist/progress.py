@@ -53,6 +53,10 @@ class Progress:
             self._draw("\n")
             self.spoken = now
 
+    def say(self, text: str) -> None:
+        """A plain line above."""
+        say(("\r\x1b[K" if self.live else "") + text)
+
     def __exit__(self, kind: object, *_: object) -> None:
         took = time.monotonic() - self.started
         if kind is None:

@@ -32,6 +32,7 @@ from raydist.training.kinds import Kind, name_questions, open_kind
 from raydist.training.loop import NonFiniteLoss, StepReport, num_steps, seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.trace import write_traces
+from raydist.training.track import Tracker, open_trackers
 
 RAYS_LIST = "checkpoints/checkpoint_manager_snapshot.json"
 NOTICE_EVERY = 5  # steps between questions whether a node is to be taken away; each is a short wait for all ranks
@@ -118,6 +119,7 @@ class _Watch:
         self.run, self.over = run, threading.Event()
         self.thread = threading.Thread(target=self._look, daemon=True)
         self.bar: Progress | None = None
+        self.warned: set[str] = set()
 
     def __enter__(self) -> None:
         self.run.delete("progress.json")
@@ -141,12 +143,14 @@ class _Watch:
         except (OSError, ValueError):
             return
         if self.bar is None:
-            if seen["damaged"]:
-                say(f"train: {', '.join(seen['damaged'])} cannot be read; the checkpoint before it is taken")
             if seen["first"]:
                 say(f"train: going on after step {seen['first']:,} of {seen['total']:,}")
             self.bar = Progress("train", seen["total"], "steps", seen["first"]).__enter__()
         self.bar.update(seen["step"], seen["note"])
+        for text in seen["warnings"]:
+            if text not in self.warned:
+                self.bar.say(text)
+                self.warned.add(text)
 
 
 # --- in a worker -----------------------------------------------------------------------------------------------------
@@ -197,7 +201,11 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
         checkpoints = [found for found in checkpoints if Path(found.path).name <= Path(given.path).name]
     state, damaged = restore(checkpoints, plain, optimizer, schedule, needed=given is not None)
     evaluation = kind.evaluation() if "dev" in sets and config.train.evaluate_every != 0 else None
-    log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size, damaged) if rank == 0 else None
+    log = None
+    if rank == 0:
+        warnings = [f"{', '.join(damaged)} cannot be read: an older checkpoint is used"] if damaged else []
+        trackers = open_trackers(config, run)
+        log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size, trackers, warnings)
     every = config.train.evaluate_every or per_epoch
     settings = config.train
     nodes = [ray.get_runtime_context().get_node_id()] * ranks
@@ -380,12 +388,22 @@ def _step_of(line: str) -> float:
 
 
 class RunLog:
-    """metrics.jsonl and progress.json of a run, written by rank 0. Lines after the step a run resumes from are dropped."""
+    """metrics.jsonl and progress.json of a run, written by rank 0. Lines after the step a run resumes from are dropped.
+
+    The same values go to TensorBoard, Ray's metrics and the trackers.
+    """
 
     def __init__(
-        self, run: Storage, step: int, total: int, per_epoch: int, batch_size: int, damaged: Sequence[str] = ()
+        self,
+        run: Storage,
+        step: int,
+        total: int,
+        per_epoch: int,
+        batch_size: int,
+        trackers: Sequence[Tracker] = (),
+        warnings: Sequence[str] = (),
     ) -> None:
-        self.damaged = list(damaged)
+        self.trackers, self.warnings = trackers, list(warnings)
         self.run, self.first, self.total, self.per_epoch, self.batch_size = run, step, total, per_epoch, batch_size
         old = run.read_bytes("metrics.jsonl").decode().splitlines() if run.exists("metrics.jsonl") else []
         self.lines = [line for line in old if _step_of(line) <= step] if step else []
@@ -461,6 +479,9 @@ class RunLog:
 
     def close(self) -> None:
         self.flush()
+        for tracker in self.trackers:
+            tracker.close()
+        self._progress(self.seen, self.note)  # with what the trackers met with at the end
         self.board.close()
         if self.scratch:
             self.run.upload(Path(self.scratch.name), "tensorboard")
@@ -472,10 +493,14 @@ class RunLog:
             if name != "step":
                 self.board.add_scalar(name.replace(".", "/"), value, line["step"])
                 show("raydist_train", value, run=self.name, value=name)
+        for tracker in self.trackers:
+            tracker.log({name: value for name, value in line.items() if name != "step"}, line["step"])
         if self.run.is_local:
             with open(self.run.path("metrics.jsonl"), "a", encoding="utf-8") as file:
                 file.write(self.lines[-1] + "\n")
 
     def _progress(self, step: int, note: str) -> None:
-        seen = {"step": step, "first": self.first, "total": self.total, "note": note, "damaged": self.damaged}
+        self.note = note
+        warnings = self.warnings + [tracker.problem for tracker in self.trackers if tracker.problem]
+        seen = {"step": step, "first": self.first, "total": self.total, "note": note, "warnings": warnings}
         self.run.write_json("progress.json", seen)

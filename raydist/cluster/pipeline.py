@@ -38,6 +38,7 @@ from raydist.storage import (
     has_model,
     read_parquet,
 )
+from raydist.training import track
 
 EXAMPLES_VERSION = 2  # raise when a reader's output changes: older stages are then not taken for current ones
 WINDOWS_VERSION = 1
@@ -56,7 +57,7 @@ RETRIEVER_LOSS = (
 )
 HUB_ROWS = 50_000  # of a `datasets` set in one part
 # folders of a run, which hold no runs
-RUN_FOLDERS = {"checkpoints", "best", "model", "tensorboard", "predictions", "evaluation", "rejected"}
+RUN_FOLDERS = {"checkpoints", "best", "model", "tensorboard", "wandb", "predictions", "evaluation", "rejected"}
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,13 @@ class Run:
     base: str | None = None  # the name of its base reader's run (two_stage.py), where trials share one
 
     def __post_init__(self) -> None:
-        """Folders of models as full paths: workers start elsewhere."""
+        """Folders of models and a tracker's database as full paths: workers start elsewhere."""
         flat = flatten(self.config)
         names = {key: flat.get(key) for key in ("model.name", "cross_encoder.model.name", "mining.encoder", "predict.model")}
         local = {key: str(Path(name).absolute()) for key, name in names.items() if name and Path(name).is_dir()}
-        changes = {key: path for key, path in local.items() if path != names[key]}
+        if uri := self.config.track.mlflow:
+            local["track.mlflow"] = track.full_uri(uri)
+        changes = {key: path for key, path in local.items() if path != flat[key]}
         if changes:
             self.config = override(self.config, changes)
 
@@ -103,6 +106,7 @@ class Run:
 
     def begin(self) -> None:
         """Write the resolved config, unless a trained run has its own; remember the stages that earlier commands used."""
+        track.check_installed(self.config.track)
         if not self.folder.exists("training.json"):
             self.save_config()
         if self.folder.exists("stages.json"):
@@ -470,6 +474,7 @@ def train_on(run: Run, sets: dict[str, dict], *, fresh: bool = False, callbacks:
     identity = _training_identity(run, sets)
     if fresh:
         made = ["checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "tensorboard", "workers.json"]
+        made += ["mlflow.json", "wandb.json", "wandb"]  # started over, it is another run there, too
         made += ["metrics.json"] * (config.task == "reader")  # a retriever's has been written to by earlier stages
         for name in [*made, "training.json"]:  # last: until then the old checkpoints are known for what they are
             run.folder.delete(name)
@@ -488,7 +493,11 @@ def train_on(run: Run, sets: dict[str, dict], *, fresh: bool = False, callbacks:
     run.folder.write_json("training.json", {"identity": identity, "done": False})
     from raydist.cluster.fit import fit
 
-    fitted = fit(run.cluster, config, run.folder, sets, callbacks)
+    try:
+        fitted = fit(run.cluster, config, run.folder, sets, callbacks)
+    except Exception:
+        track.tell_end(config, run.folder, "FAILED")
+        raise
     run.add_metrics({f"train.{key}": value for key, value in fitted.items()})
     run.folder.write_json("training.json", {"identity": identity, "done": True, "fitted": fitted})
 
@@ -711,6 +720,7 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
         )
         found[name] = scores
     _print_scores(found)
+    track.tell_end(config, run.folder)
     return found
 
 

@@ -28,6 +28,7 @@ from raydist.mining import parts as make
 from raydist.models import open_model
 from raydist.progress import say
 from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
+from raydist.training import track
 
 VERSION = 2  # raise when a stage's output changes
 
@@ -662,6 +663,7 @@ def evaluate_retrieval(run: Run, cross_encoder: Run | None, variants: dict[str, 
         if cross_encoder and given.rerank and "gold_silver_weighted" in lists:
             ranked["reranked"] = _rerank(run, cross_encoder, corpus, lists["gold_silver_weighted"], given.rerank)
         _score_lists(run, corpus, ranked)
+    track.tell_end(run.config, run.folder)
 
 
 def _untrained_lists(run: Run, corpus: Corpus) -> dict[str, Made]:

@@ -376,6 +376,7 @@ class _Places:
         plain["storage"] = self._storage(self.config.storage)
         plain["data"]["root"] = self._moved_root(self.config.data.root)
         plain["cluster"]["address"] = None  # the job is told its cluster by RAY_ADDRESS
+        plain["track"]["mlflow"] = self._tracking(self.config.track.mlflow)
         return plain
 
     def _visit(self, value: Any, key: tuple[str, ...]) -> Any:
@@ -384,6 +385,8 @@ class _Places:
         if isinstance(value, list):
             return [self._visit(inner, key) for inner in value]
         if not isinstance(value, str) or key in (("name",), ("storage",), ("data", "root"), ("cluster", "address")):
+            return value
+        if key[0] == "track":  # names and addresses
             return value
         if key[-1] == "files":
             return value if value.startswith("sample:") else self._file(value, key)
@@ -447,14 +450,30 @@ class _Places:
     def _storage(self, storage: str) -> str:
         if "://" in storage and not storage.startswith("file://"):
             return storage
-        place = os.path.normpath(self.base / Path(storage.removeprefix("file://")).expanduser())
-        if self._is_shared(place) or self.is_here is not False:
-            return place  # absolute: the job's own folder goes when the job ends
+        if place := self._lasting(storage.removeprefix("file://")):
+            return place
         self.problems.append(
             f"storage: {storage} is a folder of one machine, and all nodes of the cluster must see the run's files; give a URI "
             f"(storage=s3://BUCKET/runs), or a folder that every node mounts (storage=/mnt/x/runs --shared /mnt/x)"
         )
         return storage
+
+    def _tracking(self, uri: str | None) -> str | None:
+        start = "sqlite:///"
+        if not uri or not uri.startswith(start):
+            return uri
+        if place := self._lasting(uri.removeprefix(start)):
+            return start + place
+        self.problems.append(
+            f"track.mlflow: {uri} is a file of one machine, and training may run on any node; give a server "
+            f"(http://HOST:5000), or a file in a folder that every node mounts (with --shared FOLDER)"
+        )
+        return uri
+
+    def _lasting(self, text: str) -> str | None:
+        """A place that is written to, in full, since the job's own folder goes when the job ends; None if nodes see it not."""
+        place = os.path.normpath(self.base / Path(text).expanduser())
+        return place if self._is_shared(place) or self.is_here is not False else None
 
     def _moved_root(self, root: str) -> str:
         if not root or not _is_inside(self.root, self.base):

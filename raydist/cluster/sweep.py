@@ -24,6 +24,7 @@ from raydist.config import Config, flatten, override, to_yaml
 from raydist.errors import InputError
 from raydist.progress import say
 from raydist.storage import Storage, differences, fingerprint
+from raydist.training import track
 from raydist.training.search import (
     DEFAULT_TRIALS,
     TRIES,
@@ -50,6 +51,7 @@ NO_RESULT = (
     "name",
     "storage",
     "cluster.",
+    "track.",
     "sweep",
     "seed",
     "train.keep_checkpoints",
@@ -121,6 +123,7 @@ class Sweep:
         self.exhausted = False
         self.threads: int | None = None
         self.prepared: dict[str, dict[str, str]] = {}
+        self.warned: set[str] = set()
         self.problem: Exception | None = None
 
     @property
@@ -130,6 +133,7 @@ class Sweep:
 
     def begin(self, fresh: bool) -> None:
         """Refuse to mix two sweeps under one name."""
+        track.check_installed(self.config.track)
         if fresh:
             for name in OWN:
                 self.folder.delete(name)
@@ -173,6 +177,10 @@ class Sweep:
                 own[key] = str(Path(name).expanduser().absolute())
         if self.threads and not config.cluster.threads_per_worker:
             own["cluster.threads_per_worker"] = self.threads
+        if config.track.on:
+            own["track.group"] = self.config.name
+        if config.track.mlflow:
+            own["track.mlflow"] = track.full_uri(config.track.mlflow)
         return override(config, own)
 
     def prepare(self, trial: Trial, *, all_stages: bool = True) -> dict[str, str]:
@@ -307,6 +315,7 @@ class Sweep:
             else:
                 scores = {key: value for key, value in last.items() if key.startswith("dev.")}
                 entry |= {"status": "stopped", "metrics": scores, "steps": last.get("step"), "data": self.prepare(trial)}
+                track.tell_end(self.config_of(trial), self.folder.at("trials", trial.id), "KILLED")
             self.ledger.add(entry)
         entries = self.ledger.entries()
         score = entry.get("metrics", {}).get(self.settings.metric)
@@ -315,6 +324,7 @@ class Sweep:
         how = "" if entry["status"] == "done" else f"{entry['status']}, {entry.get('message', '')}".rstrip(", ")
         said = " ".join(part for part in (reached, how) if part)
         say(f"trial {count}/{self.total} ({_label(trial, self.plan.seeds)}): {said}")
+        self._warn(trial)
         if entry["status"] == "done" and score is None:
             there = ", ".join(sorted(key for key, value in entry["metrics"].items() if isinstance(value, float)))
             self.problem = InputError(f"sweep.metric: a trial has no {self.settings.metric}; it has {there}")
@@ -322,6 +332,15 @@ class Sweep:
             self.problem = InputError(entry["message"])
         self._answer(trial.choice, entries)
         self.prune(entries)
+
+    def _warn(self, trial: Trial) -> None:
+        """What its training warned of, where nobody saw it; of many trials with the same warning, once."""
+        name = f"trials/{trial.id}/progress.json"
+        warnings = self.folder.read_json(name).get("warnings", []) if self.folder.exists(name) else []
+        for text in warnings:
+            if text not in self.warned:
+                say(text)
+        self.warned |= set(warnings)
 
     def _answer(self, choice: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> None:
         """Tell the study what a setting reached, once all its seeds came to an end."""

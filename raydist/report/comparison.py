@@ -32,7 +32,7 @@ from raydist.report.sections import notices
 SAMPLES = 2000  # of the paired bootstrap
 DISAGREEMENTS = 10  # of each kind and test set
 WHO_IS_RIGHT = ((True, True), (True, False), (False, True), (False, False))  # first run, other run
-NO_RESULT = ("name", "storage", "cluster")  # settings and sections that change no score
+NO_RESULT = ("name", "storage", "cluster", "track")  # settings and sections that change no score
 
 
 def overview(runs: Sequence[Run]) -> Html:

@@ -24,7 +24,10 @@ RANGES = ("uniform", "loguniform", "int")
 KINDS = ("choice", *RANGES)
 DEFAULT_TRIALS = 20  # settings, for random and optuna
 MOST_SETTINGS = 10_000  # of a grid: each is checked before the first trial
-NOT_SWEPT = {"name": "", "storage": "", "task": "", "sweep": "", "cluster": "it changes no result", "seed": "use sweep.seeds"}
+NOT_SWEPT = {
+    **{"name": "", "storage": "", "task": "", "sweep": "", "seed": "use sweep.seeds"},
+    **{"cluster": "it changes no result", "track": "it changes no result"},
+}
 TRIES = 100  # draws in a row that bring nothing new, before a finite space counts as exhausted
 
 

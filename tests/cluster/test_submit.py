@@ -225,6 +225,21 @@ def test_storage_that_the_nodes_do_not_share_is_named(storage, dashboard, capsys
     assert f"storage: {storage} is a folder of one machine" in said
 
 
+def test_a_trackers_database_must_be_where_the_nodes_see_it(dashboard, working_dir, capsys):
+    given = ["storage=s3://b/x", "track.mlflow=sqlite:///m.db", "track.wandb=team/data"]
+    url = dashboard()
+    said = refused(capsys, "train", "bridges.yaml", *given, "--address", url)
+    assert "1 problem\n" in said
+    assert "track.mlflow: sqlite:///m.db is a file of one machine" in said
+    (working_dir / "team").symlink_to("data")  # a project is no path, even if it looks like one
+    sent = prepare("train", "bridges.yaml", given, address=url, shared=[str(working_dir)]).parcel.config
+    assert sent["track"]["mlflow"] == f"sqlite:///{working_dir}/m.db"
+    assert sent["track"]["wandb"] == "team/data"
+    served = [given[0], "track.mlflow=http://host:5000"]
+    sent = prepare("train", "bridges.yaml", served, address=url).parcel.config
+    assert sent["track"]["mlflow"] == "http://host:5000"
+
+
 def test_all_problems_come_in_one_message(dashboard, capsys):
     said = refused(capsys, "report", "bridges.yaml", "optm.lr=1", "--address", dashboard(version="2.9.0"))
     assert "3 problems\n" in said
