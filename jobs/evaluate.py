@@ -1,7 +1,7 @@
 """Scores of the dev and test sets.
 
 python jobs/evaluate.py quickstart
-ray job submit --working-dir . -- python jobs/evaluate.py configs/quickstart.yaml cluster.workers=2
+ray job submit --working-dir . -- python jobs/evaluate.py configs/quickstart.yaml storage=/shared/runs cluster.workers=2
 """
 
 import sys

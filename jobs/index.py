@@ -1,7 +1,7 @@
 """An index to search in.
 
 python jobs/index.py retrieval index.kind=bm25
-ray job submit --working-dir . -- python jobs/index.py configs/retrieval.yaml cluster.actors=4
+ray job submit --working-dir . -- python jobs/index.py configs/retrieval.yaml storage=/shared/runs cluster.actors=4
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Candidates, scores and silver pairs.
 
 python jobs/mine.py retrieval
-ray job submit --working-dir . -- python jobs/mine.py configs/retrieval.yaml cluster.actors=4
+ray job submit --working-dir . -- python jobs/mine.py configs/retrieval.yaml storage=/shared/runs cluster.actors=4
 """
 
 import sys

@@ -1,7 +1,7 @@
 """n-best answers of the dev and test sets.
 
 python jobs/predict.py quickstart
-ray job submit --working-dir . -- python jobs/predict.py configs/quickstart.yaml cluster.workers=2
+ray job submit --working-dir . -- python jobs/predict.py configs/quickstart.yaml storage=/shared/runs cluster.workers=2
 """
 
 import sys

@@ -1,7 +1,7 @@
 """A whole pipeline: train, evaluate, report.
 
 python jobs/run.py quickstart
-ray job submit --working-dir . -- python jobs/run.py configs/quickstart.yaml cluster.workers=2
+ray job submit --working-dir . -- python jobs/run.py configs/quickstart.yaml storage=/shared/runs cluster.workers=2
 """
 
 import sys

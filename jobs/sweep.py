@@ -1,7 +1,7 @@
 """Trials of a config over a search space, ranked.
 
 python jobs/sweep.py sweeps/pfa_bottleneck
-ray job submit --working-dir . -- python jobs/sweep.py configs/sweeps/pfa_bottleneck.yaml sweep.at_once=4
+ray job submit --working-dir . -- python jobs/sweep.py configs/sweeps/pfa_bottleneck.yaml storage=/shared/runs sweep.at_once=4
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""Train a reader.
+"""Train a reader, a retriever or a cross-encoder.
 
 python jobs/train.py quickstart
-ray job submit --working-dir . -- python jobs/train.py configs/quickstart.yaml cluster.workers=2
+ray job submit --working-dir . -- python jobs/train.py configs/quickstart.yaml storage=/shared/runs cluster.workers=2
 """
 
 import sys

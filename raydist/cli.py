@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from raydist import __version__
 from raydist.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,13 +32,28 @@ ConfigArg = Annotated[
     str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a config that ships with raydist.")
 ]
 Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[key=value ...]", help="Overrides of dotted keys.")]  # noqa: UP045
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start the run's training over.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Let Ray talk, too.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Discard this run's training and start again.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray's own output, too.")]
 Address = Annotated[
     str | None, typer.Option(metavar="URL", help="The cluster's dashboard; default: RAY_ADDRESS, else http://127.0.0.1:8265.")
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Use a cluster elsewhere that asks for no token.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Allow a cluster elsewhere that asks for no token.")]
 JobId = Annotated[str | None, typer.Argument(metavar="[ID]", help="As `raydist jobs list` shows it.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"raydist {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")
+    ] = False,
+) -> None:
+    """Question answering on a Ray cluster: mine, train, sweep, evaluate."""
 
 
 @contextmanager
@@ -124,7 +140,10 @@ def mine(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, v
 def index(
     config: ConfigArg,
     overrides: Overrides = None,
-    add: Annotated[Optional[list[Path]], typer.Option(help="Documents to add to the run's index.")] = None,  # noqa: UP045
+    add: Annotated[
+        Optional[list[Path]],
+        typer.Option(help="Documents to add to the run's index: JSON Lines, CSV or Parquet with _id and text."),
+    ] = None,  # noqa: UP045
     verbose: Verbose = False,
 ) -> None:
     """An index of the corpus, in RUN/index; with --add, more documents for an index that is there.
@@ -177,7 +196,9 @@ def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN [RUN ...]", help="Folders of runs.")],
-    out: Annotated[Path | None, typer.Option(help="Where to write; default: report.html of the first run.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; default: report.html of the run, compare.html beside several.")
+    ] = None,
 ) -> None:
     """One HTML file about a run or a sweep, or about several runs side by side.
 
@@ -195,14 +216,14 @@ def report(
 
         print(f"report in {write_sweep_report(runs[0], out)}")
     else:
-        print(f"report in {write_report(runs, out)}")
+        print(f"report in {write_report(runs, out or (runs[0].parent / 'compare.html' if len(runs) > 1 else None))}")
 
 
 @app.command()
 def sample(
     out: Annotated[Path, typer.Argument(help="A new folder.")],
     size: Annotated[str, typer.Option(help="small, medium, large, or a number of corpus sentences.")] = "small",
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(help="Of the invented world: the same seed, the same bytes.")] = 0,
 ) -> None:
     """Write the sample world: an invented encyclopedia with questions, in six languages.
 
@@ -239,7 +260,7 @@ def status(run: Annotated[str, typer.Argument(metavar="RUN", help="The folder or
 @app.command()
 def clean(
     storage: Annotated[str, typer.Argument(help="The storage folder or URI, which holds runs and stages.")] = "runs",
-    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only say what would go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, list what would be deleted.")] = False,
 ) -> None:
     """Delete cached stages that no run refers to.
 
@@ -279,8 +300,8 @@ def submit(
     overrides: Overrides = None,
     address: Address = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not follow the log.")] = False,
-    working_dir: Annotated[Path, typer.Option(help="Travels with the job; the config's relative paths start there.")] = Path(),
-    exclude: Annotated[Optional[list[str]], typer.Option(help="Leave out of it, as in a .gitignore.")] = None,  # noqa: UP045
+    working_dir: Annotated[Path, typer.Option(help="Sent with the job; the config's relative paths start there.")] = Path(),
+    exclude: Annotated[Optional[list[str]], typer.Option(help="Not sent; patterns as in a .gitignore.")] = None,  # noqa: UP045
     shared: Annotated[Optional[list[str]], typer.Option(help="A folder that every node mounts.")] = None,  # noqa: UP045
     fresh: Fresh = False,
     verbose: Verbose = False,

@@ -801,6 +801,8 @@ def describe_run(folder: str) -> str:
         lines.append(f"  failed: {run.read_json('failure.json')['message']}")
     metrics = run.read_json("metrics.json") if run.exists("metrics.json") else {}
     lines += [f"  {key}: {value:.2f}" for key, value in metrics.items() if key.endswith((".f1", ".em", ".addsent_f1"))]
+    found = {key: value for key, value in metrics.items() if key.startswith("retrieval.") and key.endswith(("P@1", "MRR@100"))}
+    lines += [f"  {key}: {100 * value:.2f}" for key, value in found.items()]
     return "\n".join(lines)
 
 
