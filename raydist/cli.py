@@ -142,7 +142,7 @@ def index(
     overrides: Overrides = None,
     add: Annotated[
         Optional[list[Path]],
-        typer.Option(help="Documents to add to the run's index: JSON Lines, CSV or Parquet with _id and text."),
+        typer.Option(help="Documents to add to the index: JSON Lines, CSV or Parquet with _id, text."),
     ] = None,  # noqa: UP045
     verbose: Verbose = False,
 ) -> None:
@@ -197,7 +197,7 @@ def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN [RUN ...]", help="Folders of runs.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where to write; default: report.html of the run, compare.html beside several.")
+        Path | None, typer.Option(help="Where; default: the run's report.html, or compare.html beside several.")
     ] = None,
 ) -> None:
     """One HTML file about a run or a sweep, or about several runs side by side.
