@@ -10,7 +10,7 @@ help:
 	@echo "make test         all tests that CI runs"
 	@echo "make test-all     also the long ones"
 	@echo "make lint         ruff and mypy"
-	@echo "make bench        comparisons with peers (long)"
+	@echo "make bench        comparisons with peers (long); DATA=folder"
 	@echo "make chaos        faults and random kills against a small run, ending in a table (an hour; interrupted, it goes on)"
 	@echo "make experiments  what the objectives do on real data (hours; interrupted, it goes on); DATA=folder"
 
@@ -58,15 +58,15 @@ experiments-sample: $(VENV)/.runtime
 	$(BIN)/python benchmarks/experiments.py sample --seeds 0 1 2
 
 bench: $(VENV)/.bench
-	$(BIN)/python benchmarks/nbest.py
-	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/nbest.py --data-dir $(DATA)
+	$(BIN)/python benchmarks/training.py --data-dir $(DATA)
 	$(BIN)/python benchmarks/ray_overhead.py
 	$(BIN)/python benchmarks/objectives.py
-	$(BIN)/python benchmarks/bm25.py --quick
-	$(BIN)/python benchmarks/scoring.py
-	$(BIN)/python benchmarks/encoding.py
+	$(BIN)/python benchmarks/bm25.py --data-dir $(DATA) --quick
+	$(BIN)/python benchmarks/scoring.py --data-dir $(DATA)
+	$(BIN)/python benchmarks/encoding.py --data-dir $(DATA)
 	$(BIN)/python benchmarks/dense_search.py
-	$(BIN)/python benchmarks/mining.py
+	$(BIN)/python benchmarks/mining.py --data-dir $(DATA)
 
 chaos: $(VENV)/.dev
 	$(BIN)/python benchmarks/chaos.py
