@@ -423,10 +423,11 @@ class EvaluateConfig(Section):
     predictions: dict[str, str] = {}  # test set -> another tool's predictions file in the SQuAD layout
     at_k: list[Annotated[int, Field(ge=1)]] = [1, 3, 5, 10, 20]
     bootstrap: int = Field(1000, ge=0)
+    ties: Literal["id", "pessimistic"] = "id"  # candidates with equal scores: by their ids, or the wrong ones first
 
 
 class ClusterConfig(Section):
-    """Where the work runs. Nothing here changes a result."""
+    """Where the work runs. Nothing here changes a result, but for dropout, which is drawn per worker, and rounding."""
 
     address: str | None = None  # a running cluster; None: RAY_ADDRESS, else a local one
     local_cpus: int | None = Field(None, ge=1)  # logical CPUs of a local cluster; None: enough for workers and Ray Data

@@ -711,7 +711,7 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, dict[str, list[tupl
     found: dict[str, Any] = {}
     rows = []
     for method, lists in ranked.items():
-        scores = score_run(lists, gold)
+        scores = score_run(lists, gold, ties=run.config.evaluate.ties)
         means = scores.means()
         for metric, value in means.items():
             key = f"retrieval.{corpus.name}.{method}.{metric}"

@@ -13,6 +13,8 @@ keeps the span loss of the plain reader (its label is CLS): with one span in Z, 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,7 @@ from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term
 from raydist.objectives.span import check_reduction, span_log_probs
 
 MODES = ("posterior", "mml", "hard_em", "learned", "ce")
+PRIOR_LR = 1e-2
 
 
 def overlap_f1(start_BK: Tensor, end_BK: Tensor, gold_start_B: Tensor, gold_end_B: Tensor) -> Tensor:
@@ -77,6 +80,10 @@ class HardLearning(Objective):
         self.span_reduction = check_reduction(span_reduction)
         if mode == "learned":
             self.type_logits = nn.Parameter(torch.tensor([4.0, 0.0, -2.0]))  # gold, one boundary, neither
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The learned prior: at the encoder's rate its three numbers would hardly leave where they start."""
+        return [{"params": [self.type_logits], "lr": PRIOR_LR, "weight_decay": 0.0}] if self.mode == "learned" else []
 
     def weights(self, step: int) -> dict[str, float]:
         """1 on the scale of start plus end loss, and eta for the anchor; how Z is weighed is only logged."""

@@ -8,9 +8,11 @@ import pytest
 import tiny
 import torch
 
+from raydist.config import OptimConfig
 from raydist.errors import InputError
 from raydist.objectives.base import Batch, ReaderOutput
 from raydist.objectives.hard_learning import MODES, HardLearning, overlap_f1, put_gold_in, span_types
+from raydist.training.optim import build_optimizer
 
 
 def make_batch(rows=5, spans=6, step=0, without_answer=(1,)) -> Batch:
@@ -231,6 +233,20 @@ def test_gradients_agree_with_finite_differences(mode, step):
         return sum(weight * terms[name].total for name, weight in objective.weights(step).items())
 
     assert torch.autograd.gradcheck(loss, (output.start_BT, output.end_BT, *objective.parameters()))
+
+
+def test_the_learned_prior_moves_at_the_rates_of_a_training():
+    """As many steps as a small training has, at its rate: the three numbers must get somewhere."""
+    objective, batch = HardLearning("learned", eta=0.01).double(), make_batch()
+    before = objective.type_logits.detach().clone()
+    optimizer = build_optimizer(objective, OptimConfig(lr=1e-4))
+    output = random_output(batch)
+    for _ in range(200):
+        optimizer.zero_grad()
+        terms = objective(batch, output, reader=None)
+        sum(terms[name].mean * weight for name, weight in objective.weights(0).items()).backward()
+        optimizer.step()
+    assert (objective.type_logits - before).abs().max() > 0.5
 
 
 def test_the_learned_prior_stays_where_the_anchor_holds_it():
