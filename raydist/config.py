@@ -43,7 +43,7 @@ class SourceConfig(Section):
     language: str | None = None
     columns: dict[str, str] = {}
     rule: Literal["squad", "mrqa", "mlqa"] = "squad"
-    adversarial: bool = False  # rows X and X-...: scored as AddSent (PAPERS 3.7) beside the plain mean
+    adversarial: bool = False  # rows X and X-...: scored as AddSent (docs/methods.md 3.7) beside the plain mean
     questions: int | None = Field(None, ge=1)  # a seeded choice of this many; of originals in an adversarial set
     leave_out: tuple[int, int] | None = None  # [fold, folds]: questions drawn for this fold (0 to folds - 1) are left out
 
@@ -115,14 +115,14 @@ class ModelConfig(Section):
 
 
 class SpanConfig(Section):
-    """The task itself: start and end cross-entropy (PAPERS 2.2, 2.3)."""
+    """The task itself: start and end cross-entropy (docs/methods.md 2.2, 2.3)."""
 
     reduction: Literal["mean", "sum"] = "mean"
     mask_non_passage: bool = True
 
 
 class InfomaxConfig(Section):
-    """QAInfomax: an answer stays informative of its context (PAPERS 3). Nothing of it is left at inference."""
+    """QAInfomax: an answer stays informative of its context (docs/methods.md 3). Nothing of it is left at inference."""
 
     weight: float | None = Field(None, ge=0)  # lambda, on the sum of start and end loss; None: the variant's own, 0.3 or 0.25
     alpha: float = Field(1.0, ge=0)  # local constraint
@@ -134,7 +134,7 @@ class InfomaxConfig(Section):
 
 
 class PfaConfig(Section):
-    """Perturbation for alignment (PAPERS 4): a second pass over perturbed embeddings, and both readings brought together."""
+    """Perturbation for alignment (methods 4): a second pass over perturbed embeddings, and both readings brought together."""
 
     perturber: Literal["mlp", "noise", "dropout", "gaussian", "identity"] = "mlp"
     bottleneck: int = Field(500, ge=1)
@@ -159,7 +159,7 @@ class PfaConfig(Section):
 
 
 class HardLearningConfig(Section):
-    """Hard learning (PAPERS 6.4), in place of the span loss: n-best spans of a base reader, weighed by closeness to gold."""
+    """Hard learning (methods 6.4), in place of the span loss: n-best spans of a base reader, weighed by closeness to gold."""
 
     mode: Literal["posterior", "mml", "hard_em", "learned", "ce"] = "posterior"
     size: int = Field(20, ge=1)  # |Z|
@@ -179,7 +179,7 @@ class HardLearningConfig(Section):
 
 
 class AnswerContrastConfig(Section):
-    """Answer-aware contrast (PAPERS 6.5): the gold span against its nearest rivals. alpha of it, 1 - alpha of the span loss."""
+    """Answer-aware contrast (methods 6.5): the gold span against its nearest rivals. alpha of it, 1 - alpha of the span loss."""
 
     alpha: float = Field(0.5, ge=0, le=1)
     tau: float = Field(10.0, gt=0)
@@ -301,7 +301,7 @@ class IndexConfig(Section):
 
 
 class MiningConfig(Section):
-    """Candidates, scores, silver pairs (PAPERS 5.2 to 5.5)."""
+    """Candidates, scores, silver pairs (docs/methods.md 5.2 to 5.5)."""
 
     encoder: str = "builtin:minilm"  # of the dense source; in later rounds the retriever trained before takes its place
     pooling: Literal["auto", "cls", "mean"] = "auto"
@@ -320,7 +320,7 @@ class MiningConfig(Section):
 
 
 class RetrieverConfig(Section):
-    """The dual encoder and its loss (PAPERS 5.5 to 5.7)."""
+    """The dual encoder and its loss (docs/methods.md 5.5 to 5.7)."""
 
     pooling: Literal["auto", "cls", "mean"] = "auto"
     towers: Literal["auto", "shared", "separate"] = "auto"
@@ -400,7 +400,7 @@ class OptimConfig(Section):
 
 
 class CrossEncoderConfig(Section):
-    """The supervisor (PAPERS 5.3): one logit for a question and a sentence."""
+    """The supervisor (docs/methods.md 5.3): one logit for a question and a sentence."""
 
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()

@@ -109,7 +109,7 @@ PREDICTION_SCHEMA = pa.schema(
         ("id", pa.string()),
         ("passage_id", pa.string()),
         ("language", pa.string()),
-        ("nbest", pa.list_(SPAN_TYPE)),  # best first; order fully determined (PAPERS 2.4)
+        ("nbest", pa.list_(SPAN_TYPE)),  # best first; order fully determined (docs/methods.md 2.4)
         ("null_score", pa.float32()),  # score of the CLS span, lowest over the windows
     ]
 )
@@ -130,7 +130,7 @@ EVALUATION_SCHEMA = pa.schema(
     ]
 )
 
-# --- mining (PAPERS 5). Ids and numbers only: texts are looked up where a model or a person reads them.
+# --- mining (docs/methods.md 5). Ids and numbers only: texts are looked up where a model or a person reads them.
 
 HIT_SCHEMA = pa.schema(  # what one retriever found
     [

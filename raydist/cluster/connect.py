@@ -16,7 +16,7 @@ from raydist.errors import InputError
 from raydist.progress import say
 
 WORKER_ENVIRONMENT = {
-    "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while another process holds their core cost 4 x (PERFORMANCE.md)
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while another process holds their core cost 4 x
     "TOKENIZERS_PARALLELISM": "false",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths mean the same in a worker

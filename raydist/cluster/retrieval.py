@@ -1,4 +1,4 @@
-"""Mining and retrieval (PAPERS 5), stage by stage:
+"""Mining and retrieval (docs/methods.md 5), stage by stage:
 
     files -> sentences -> BM25 and dense index -> what both find -> labelled pairs -> cross-encoder
     what both find -> candidates -> scores -> silver pairs -> dual encoder -> index -> ranked lists -> P@N, MRR
@@ -362,7 +362,7 @@ def find(run: Run, corpus: Corpus, encoder: Encoder, depth: int) -> Found:
     return Found(bm25, dense)
 
 
-NEGATIVES_DEPTH = 10  # PAPERS 5.2: negatives are drawn from so many of each source
+NEGATIVES_DEPTH = 10  # docs/methods.md 5.2: negatives are drawn from so many of each source
 
 
 def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bool = False) -> Run:

@@ -1,4 +1,4 @@
-"""The two-stage reader (PAPERS 6): base reader -> n-best sets of the training questions -> final reader.
+"""The two-stage reader (docs/methods.md 6): base reader -> n-best sets of the training questions -> final reader.
 
 A base reader is a run of its own beside the final one (`NAME_base`; one for each fold where sets are cross-fitted), made by the
 same functions, and resumed by them.

@@ -512,7 +512,7 @@ def read_answer_pairs(path: Path) -> RetrievalSet:
 def sentences_of_examples(examples: Iterable[Example], boundaries: Mapping[str, Spans] | None = None) -> RetrievalSet:
     """The passages of SQuAD-shaped, MRQA and like files as sentences; gold is the sentence where an answer begins.
 
-    ``raydist.corpus.readers`` makes the examples. PAPERS 5.8: an answer across two sentences belongs to the one with its
+    ``raydist.corpus.readers`` makes the examples. methods 5.8: an answer across two sentences belongs to the one with its
     first character.
     """
     passages: dict[str, dict[str, Any]] = {}

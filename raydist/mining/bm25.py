@@ -1,4 +1,4 @@
-"""BM25 over shards: tokenize, index, top-k; the same answer, bit for bit, for any number of shards (PAPERS 5.2).
+"""BM25 over shards: tokenize, index, top-k; the same answer, bit for bit, for any number of shards (docs/methods.md 5.2).
 
 score(q, d) = sum over the words t of q of  n(t, q) * idf(t) * tf / (tf + k1 * (1 - b + b * |d| / average length))
 

@@ -1,4 +1,4 @@
-"""What the cross-encoder is asked about: BM25 and dense results merged, gold answers removed (PAPERS 5.4).
+"""What the cross-encoder is asked about: BM25 and dense results merged, gold answers removed (docs/methods.md 5.4).
 
 A function of one block of questions: what is found for a question does not depend on the other questions of its block, on
 the order of any table, nor on rows about questions of other blocks, which are passed over.
@@ -51,7 +51,7 @@ def find_candidates(
     """The best ``top`` of both retrievers for each question, by question id and sentence id, as ``CANDIDATE_SCHEMA``.
 
     Gold answers and sentences with the text of one are left out, with ``near_duplicates`` also those with its words in
-    another order. ``same_doc`` adds as many others of each document with a gold answer (DESIGN 3), drawn by the seed.
+    another order. ``same_doc`` adds as many others of each document with a gold answer, drawn by the seed.
     """
     asked = pc.unique(questions["question_id"])
     gold = of_questions(gold, asked)
@@ -110,7 +110,7 @@ def _same_document(
 ) -> pa.Table:
     """Of the document of each gold answer ``most`` sentences, or all there are, uniformly drawn.
 
-    As with negatives (PAPERS 5.2), gold answers of the question and duplicates of their texts are removed before drawing.
+    As with negatives (methods 5.2), gold answers of the question and duplicates of their texts are removed before drawing.
     A sentence's draw is a pure function of (seed, question id, sentence id).
     """
     questions = gold["question_id"].to_pylist()

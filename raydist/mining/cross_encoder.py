@@ -1,4 +1,4 @@
-"""The cross-encoder: one logit per (question, sentence), p = sigmoid(logit); its metrics and its calibration (PAPERS 5.3).
+"""The cross-encoder: one logit per (question, sentence), p = sigmoid(logit); its metrics and its calibration (methods 5.3).
 
 A calibrated probability is sigmoid(logit / temperature). The temperature is kept beside the scores, not in the model: logits
 are written as they are, so that threshold, power and temperature change without a model call.

@@ -1,4 +1,4 @@
-"""Training pairs of the cross-encoder: gold answers, and negatives from three sources (PAPERS 5.2).
+"""Training pairs of the cross-encoder: gold answers, and negatives from three sources (docs/methods.md 5.2).
 
 For each gold pair one positive, and from each source ``negatives_per_source`` sentences:
 

@@ -1,6 +1,6 @@
 """Scores of (question, sentence) pairs from a trained cross-encoder: each text is tokenized once, however many pairs it is in.
 
-A pair is ``[CLS] question [SEP] sentence [SEP]``, or what the tokenizer's own format is (PAPERS 5.3). The question is cut to
+A pair is ``[CLS] question [SEP] sentence [SEP]``, or what the tokenizer's own format is (methods 5.3). The question is cut to
 ``max_question_length`` tokens, then the sentence to what is left of ``max_length``; special tokens count.
 """
 

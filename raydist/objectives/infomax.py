@@ -1,4 +1,4 @@
-"""QAInfomax (PAPERS 3): an answer stays informative of its context and of the whole text.
+"""QAInfomax (docs/methods.md 3): an answer stays informative of its context and of the whole text.
 
 Shapes: B rows of this rank, G rows of the group, T tokens, H hidden units, K vectors that meet one row's words.
 

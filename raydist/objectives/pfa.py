@@ -1,10 +1,9 @@
-"""PFA (PAPERS 4): perturb the word embeddings, read a second time, align the two outputs.
+"""PFA (docs/methods.md 4): perturb the word embeddings, read a second time, align the two outputs.
 
 Shapes: B rows of this rank, T tokens, H hidden units, E embedding units, N tokens that are aligned on this rank, K units of the
 critic, S sampled tokens of a row.
 
-Every mean over tokens is a sum here and a count over all ranks, so that ranks need not hold equally many tokens (this replaces
-"means are per rank" in PAPERS 4.5).
+Every mean over tokens is a sum here and a count over all ranks, so that ranks need not hold equally many tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranking (PAPERS 5.3, 5.5, 5.6): the dual encoder's weighted in-batch softmax, its alternatives, the cross-encoder's loss.
+"""Ranking (methods 5.3, 5.5, 5.6): the dual encoder's weighted in-batch softmax, its alternatives, the cross-encoder's loss.
 
 Shapes: B pairs of this rank, G pairs of the group over all ranks, K mined negatives, N columns, C candidates of one question
 (its answer first, then its own negatives), D units of a vector.
@@ -32,7 +32,7 @@ NORMALISE = ("count", "weight_sum")
 
 
 def allowed_columns(rows: PairGroup, mine: np.ndarray, mask_known_positives: bool = True) -> np.ndarray:
-    """M of some rows of the group (PAPERS 5.6), bool [B, G + K]: which answers and which mined negatives are their columns.
+    """M of some rows of the group (methods 5.6), bool [B, G + K]: which answers and which mined negatives are their columns.
 
     A column is left out where the sentence is a known positive (gold or kept silver) of the row's question, or the row's own
     sentence or text again; an answer also where it comes from the same question. A row's own answer is always in.
@@ -158,7 +158,7 @@ class Ranking(Objective):
 
 
 class CrossEntropy(Objective):
-    """L_ce of a cross-encoder with one logit (PAPERS 5.3), and its accuracy at p = 1/2."""
+    """L_ce of a cross-encoder with one logit (docs/methods.md 5.3), and its accuracy at p = 1/2."""
 
     def weights(self, step: int) -> dict[str, float]:
         return {"loss": 1.0}

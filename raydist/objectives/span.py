@@ -1,4 +1,4 @@
-"""The task itself: cross-entropy of the gold start and end (PAPERS 2.2, 2.3). Shapes: B rows, T tokens.
+"""The task itself: cross-entropy of the gold start and end (docs/methods.md 2.2, 2.3). Shapes: B rows, T tokens.
 
 The null span of a row without an answer is its CLS position: column ``cls_B`` of the batch's extras, or 0 where there is none.
 """

@@ -1,4 +1,4 @@
-"""Logits -> n-best spans -> text (PAPERS 2.4).
+"""Logits -> n-best spans -> text (docs/methods.md 2.4).
 
 Shapes: B windows of a batch, W windows of all batches, T tokens, L longest answer, S starts kept, N candidates, K spans kept.
 

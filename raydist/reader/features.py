@@ -1,4 +1,4 @@
-"""Questions and passages -> windows of tokens, with offsets back to characters (PAPERS 2.1).
+"""Questions and passages -> windows of tokens, with offsets back to characters (docs/methods.md 2.1).
 
 A window is `[CLS] question [SEP] part of the passage [SEP]` in the tokenizer's own template. What a row needs at training
 time and to map a predicted span back to text is here; texts stay behind.

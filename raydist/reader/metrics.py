@@ -1,4 +1,4 @@
-"""Exact match and F1 of predicted answers (PAPERS 2.5, 3.7). All scores run from 0 to 100.
+"""Exact match and F1 of predicted answers (docs/methods.md 2.5, 3.7). All scores run from 0 to 100.
 
 ``squad`` and ``mrqa`` normalise in the English way whatever the language; ``mlqa`` by the language of the passage.
 A set that holds unanswerable questions is scored as SQuAD v2 defines, any other as SQuAD v1.1; the two differ only where a gold
@@ -187,7 +187,7 @@ def by_answer_length(scores: Sequence[Score]) -> dict[str, dict[str, float]]:
 
 
 def adversarial_scores(scores: Sequence[Score]) -> list[Score]:
-    """AddSent and AddOneSent (PAPERS 3.7): one score per original question, that of its worst adversarial copy.
+    """AddSent and AddOneSent (docs/methods.md 3.7): one score per original question, that of its worst adversarial copy.
 
     The original of an id is what stands before its first ``-``. Rows without prediction are passed over, an original without
     any prediction scores 0, and the original itself counts only where it has no copy. EM is that of the row with the lowest F1,

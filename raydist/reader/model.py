@@ -12,7 +12,7 @@ from raydist.errors import InputError
 from raydist.objectives.base import Batch, ReaderOutput
 
 # Encoders that number positions from the padding id, and by the token ids: their numbers are given, so that a pass over
-# embeddings sees the same positions as a pass over ids (PAPERS 4.1).
+# embeddings sees the same positions as a pass over ids (docs/methods.md 4.1).
 COUNTED_POSITIONS = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "ibert", "data2vec-text"}
 
 

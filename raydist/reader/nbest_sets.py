@@ -1,4 +1,4 @@
-"""The sets Z of hard learning (PAPERS 6.1): the n-best spans of a base reader for every training window, gold among them.
+"""The sets Z of hard learning (methods 6.1): the n-best spans of a base reader for every training window, gold among them.
 
 A set is made of characters and belongs to a question; a window sees of it what lies wholly inside. Rows go with the windows,
 one for one, in files of the same order.

@@ -24,7 +24,7 @@ def infomax(run: Run) -> Html | None:
         return None
     names = {"local": "LC", "global": "GC"}
     is_reference = run.setting("objectives", "infomax", "variant") == "reference"
-    undecided = math.log(2) if is_reference else 2 * math.log(2)  # g = 1/2 everywhere (PAPERS 3.8)
+    undecided = math.log(2) if is_reference else 2 * math.log(2)  # g = 1/2 everywhere (docs/methods.md 3.8)
     bounds = [_curve(run, f"loss.infomax.{part}", f"-{names[part]}") for part in parts]
     rates = [_curve(run, f"loss.infomax.{part}_accuracy", names[part]) for part in parts]
     rows = []

@@ -1,4 +1,4 @@
-"""Published numbers beside a run's own, and where the settings differ (PAPERS 3.10, 4.10, 6.8).
+"""Published numbers beside a run's own, and where the settings differ (docs/methods.md 3.10, 4.10, 6.8).
 
 Only numbers that the papers print, each under the setting it was printed for. A number is found by the test set's name, and by
 the objectives of the run: ``Row.objectives`` are the settings that a run must have for the row to speak of it.
@@ -233,7 +233,7 @@ def _xmrc(title: str, languages: str, rows: tuple[Row, ...]) -> Setting:
             "train.epochs": 8,
             "train.batch_size": 32,
             "optim.lr": 3e-5,
-            "objectives.hard_learning.mode": "equation 5 as printed",  # cannot be: PAPERS 6.3
+            "objectives.hard_learning.mode": "equation 5 as printed",  # cannot be: docs/methods.md 6.3
             "objectives.hard_learning.size": 20,
             "objectives.answer_contrast.top": 50,
             "objectives.answer_contrast.theta": 1,

@@ -1,4 +1,4 @@
-"""Published numbers of mining and retrieval beside a run's own (PAPERS 5.4, 5.9).
+"""Published numbers of mining and retrieval beside a run's own (docs/methods.md 5.4, 5.9).
 
 The paper's tables are lost; what its text says is a few scores, differences of two methods, and how many pairs were mined.
 """

@@ -1,4 +1,4 @@
-"""The dual encoder (PAPERS 5.7): a question tower, an answer tower, pooling, vectors of length 1.
+"""The dual encoder (docs/methods.md 5.7): a question tower, an answer tower, pooling, vectors of length 1.
 
 One shared tower is saved as one folder in the layout of sentence-transformers, two towers as the folders ``query`` and
 ``answer``, each in that layout. ``SentenceTransformer(folder).encode(texts)`` then gives the same vectors; an answer with its

@@ -1,4 +1,4 @@
-"""P@N, MRR, recall and nDCG of ranked lists (PAPERS 2.5), with ties settled, and TREC files so that other tools can check.
+"""P@N, MRR, recall and nDCG of ranked lists (methods 2.5), with ties settled, and TREC files so that other tools can check.
 
 ``P@N`` is the share of questions with at least one gold sentence among the first N (a hit rate); ``MRR@100`` the mean of
 1 / rank of the first gold sentence, 0 beyond rank 100; ``recall@k`` the mean share of a question's gold sentences among

@@ -192,7 +192,7 @@ class CrossEncoderKind(Kind):
 
 
 class _PairScores:
-    """PAPERS 5.3's scores of held-out pairs: each rank scores its share, all get the result."""
+    """docs/methods.md 5.3's scores of held-out pairs: each rank scores its share, all get the result."""
 
     def __init__(self, rows: Any, pad_id: int, rank: int, ranks: int, batch_tokens: int) -> None:
         self.rows, self.pad_id, self.batch_tokens = rows, pad_id, batch_tokens

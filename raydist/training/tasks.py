@@ -52,7 +52,7 @@ class ReaderTask(nn.Module):
             for part, weight in objective.weights(step).items()
         }
         contrast = objectives.get("answer_contrast")
-        if isinstance(contrast, AnswerContrast):  # PAPERS 6.5: alpha of the contrast, 1 - alpha of the task's own loss
+        if isinstance(contrast, AnswerContrast):  # docs/methods.md 6.5: alpha of the contrast, 1 - alpha of the task's own loss
             base = "hard_learning" if "hard_learning" in objectives else "span"
             for name in [name for name in weights if name.split(".")[0] == base]:
                 weights[name] *= contrast.base_weight(step)

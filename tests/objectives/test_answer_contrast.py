@@ -1,4 +1,4 @@
-"""Answer-aware contrast against its equations (PAPERS 6.5), a slow loop over spans and strings, and itself on two ranks."""
+"""Answer-aware contrast against its equations (methods 6.5), a slow loop over spans and strings, and itself on two ranks."""
 
 import itertools
 import math
@@ -72,7 +72,7 @@ def random_output(batch: Batch, seed: int = 1, hidden_size: int = 4) -> ReaderOu
 
 
 def slow_negatives(batch: Batch, output: ReaderOutput, i: int, objective: AnswerContrast) -> list[tuple[int, int]]:
-    """A_i, cand and neg_i of PAPERS 6.5, for one row, with strings."""
+    """A_i, cand and neg_i of docs/methods.md 6.5, for one row, with strings."""
     score = lambda span: float(output.start_BT[i, span[0]] + output.end_BT[i, span[1]])  # noqa: E731
     best = sorted(every_span(batch, i), key=lambda span: (-score(span), span))[: objective.top]
     ids, gold = batch.input_ids_BT[i].tolist(), (int(batch.start_B[i]), int(batch.end_B[i]))

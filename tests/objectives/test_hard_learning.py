@@ -1,4 +1,4 @@
-"""Hard learning against its equations (PAPERS 6.4), a slow loop, and itself on two ranks."""
+"""Hard learning against its equations (docs/methods.md 6.4), a slow loop, and itself on two ranks."""
 
 import math
 from dataclasses import replace
@@ -54,7 +54,7 @@ def plain_losses(batch, output):
 
 
 def slow_hard_learning(batch, output, mode, *, temperature, kappa, rho, a, hard):
-    """PAPERS 6.4, line by line: the sum of L_hl, and of the anchor."""
+    """docs/methods.md 6.4, line by line: the sum of L_hl, and of the anchor."""
     total, anchor = torch.zeros(()).double(), torch.zeros(()).double()
     for i, l_gold in enumerate(plain_losses(batch, output)):
         if mode == "ce" or not batch.has_answer_B[i]:

@@ -34,7 +34,7 @@ def loss_of(infomax, terms):
 
 
 def slow_infomax(infomax, batch, hidden_BTH):
-    """-LC and -GC summed over rows, from PAPERS 3.3 to 3.5 and the table of 3.8, one pair at a time."""
+    """-LC and -GC summed over rows, from docs/methods.md 3.3 to 3.5 and the table of 3.8, one pair at a time."""
     rows, reference, C = batch.world, infomax.variant == "reference", infomax.context
     T = hidden_BTH.shape[1]
     partner = draw_partners(rows, batch.seed, batch.step, infomax.variant)

@@ -41,7 +41,7 @@ def clouds(rows=7, seed=0):
     return torch.randn(2, rows, H, dtype=torch.float64)
 
 
-# --- PAPERS 4.11
+# --- docs/methods.md 4.11
 
 
 @pytest.mark.parametrize("align", ALIGNMENTS)

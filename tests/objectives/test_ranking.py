@@ -76,7 +76,7 @@ FULL = {
 
 
 def slow_columns(rows: PairGroup, i: int) -> list[bool]:
-    """M[i, :] in the words of PAPERS 5.6."""
+    """M[i, :] in the words of docs/methods.md 5.6."""
     known = {int(s) for s, of in zip(rows.positives, rows.positives_of) if of == i}
     allowed = []
     for j in range(len(rows)):

@@ -245,7 +245,7 @@ def test_a_language_is_a_word_of_a_name():
     ]
 
 
-# As printed (PAPERS 6.8), but for the five that do not follow from their rows and the one row that is not whole.
+# As printed (docs/methods.md 6.8), but for the five that do not follow from their rows and the one row that is not whole.
 PRINTED_AVERAGES = {
     ("zero-shot", "mlqa", "mBERT"): "57.80/42.40",
     ("zero-shot", "mlqa", "XLM"): "61.70/44.20",
