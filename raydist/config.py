@@ -179,7 +179,7 @@ class HardLearningConfig(Section):
 
 
 class AnswerContrastConfig(Section):
-    """Answer-aware contrast (methods 6.5): the gold span against its nearest rivals. alpha of it, 1 - alpha of the span loss."""
+    """Answer-aware contrast (methods 6.5): the gold span against its nearest rivals; alpha of it, 1 - alpha of span loss."""
 
     alpha: float = Field(0.5, ge=0, le=1)
     tau: float = Field(10.0, gt=0)

@@ -161,8 +161,8 @@ def training_pairs(
     """What the dual encoder is trained on, by question and sentence: gold of weight 1, kept silver pairs of theirs.
 
     ``hard_negatives`` gives every pair so many rejected candidates of its question with p of at most ``negative_p``, in
-    the order of their better rank: found early, and yet no answer. As with the cross-encoder's negatives (methods 5.2), none has
-    the words of an answer of the question, gold or kept, in any order, nor those of another negative.
+    the order of their better rank: found early, and yet no answer. As with the cross-encoder's negatives (methods 5.2), none
+    has the words of an answer of the question, gold or kept, in any order, nor those of another negative.
     ``gold_scored`` has the cross-encoder's logits of gold pairs {question_id, sentence_id, logit}, where a loss wants them.
     A pair that is gold and silver is gold.
     """

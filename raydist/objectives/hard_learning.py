@@ -5,7 +5,7 @@ Shapes: B rows of this rank, K spans of a row's n-best set Z, T tokens.
 Z comes with the batch, as ``extras``: ``nbest_start_BK`` and ``nbest_end_BK`` (tokens of this window, inclusive),
 ``nbest_mask_BK`` (the span exists and lies wholly in this window), ``nbest_type_BK`` (0 gold, 1 one boundary agrees, 2 neither)
 and ``nbest_gold_B`` (where gold stands). Equation 5 of the paper cannot be used as printed (its weights cancel or vanish): what
-is here is a tempered marginal likelihood with a prior that prefers overlap with gold, and a floor under gold (methods 6.3, 6.4).
+is here is a tempered marginal likelihood with a prior that prefers overlap with gold, and a floor under gold (methods 6.4).
 
 This is the task's own loss, in place of the plain span loss. A window without the answer takes no part in hard learning and
 keeps the span loss of the plain reader (its label is CLS): with one span in Z, or rho = 1, all is as in the plain reader.
