@@ -138,6 +138,7 @@ class PfaConfig(Section):
 
     perturber: Literal["mlp", "noise", "dropout", "gaussian", "identity"] = "mlp"
     bottleneck: int = Field(500, ge=1)
+    start: Literal["random", "projection"] = "random"  # of mlp: any map, or one that keeps `bottleneck` directions as they are
     delta: float = Field(0.5, gt=0)
     align: Literal["cos", "fro", "kl", "js", "w1", "sinkhorn"] = "w1"
     lambda1: float = Field(1.0, ge=0)  # loss of the perturbed reading

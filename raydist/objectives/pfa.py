@@ -81,6 +81,20 @@ class SlopeCritic(Protocol):
     def __call__(self, points_NH: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
+OPEN = 4.0  # a bias that keeps units of a projection above 0 for word embeddings, whose length is about 1
+
+
+@torch.no_grad()
+def _start_as_projection(inner: nn.Linear, outer: nn.Linear) -> None:
+    """W2 (W1 e + c) - W2 c = W2 W1 e: the identity, or with fewer units a projection on some directions. From a random
+    start a second pass reads noise until M has learned, for which a short training has no time.
+    """
+    nn.init.orthogonal_(inner.weight)
+    outer.weight.copy_(inner.weight.T)
+    inner.bias.fill_(OPEN)
+    outer.bias.copy_(-OPEN * outer.weight.sum(1))
+
+
 class Critic(nn.Module):
     """H(c) = v . LeakyReLU(U c + a) + b.
 
@@ -153,6 +167,7 @@ class Pfa(Objective):
         embedding_size: int | None = None,
         perturber: str = "mlp",
         bottleneck: int = 500,
+        start: str = "random",
         delta: float = 0.5,
         align: str = "w1",
         lambda1: float = 1.0,
@@ -182,6 +197,7 @@ class Pfa(Objective):
             ("penalty", penalty, PENALTIES),
             ("penalty_at", penalty_at, ("representation", "embedding")),
             ("scope", scope, ("passage", "all")),
+            ("start", start, ("random", "projection")),
         ):
             if value not in known:
                 raise InputError(f"pfa.{name} is {value!r}; it is one of {', '.join(known)}")
@@ -241,6 +257,8 @@ class Pfa(Objective):
             self.mlp = nn.Sequential(
                 nn.Linear(embedding_size, bottleneck), nn.LeakyReLU(LEAK), nn.Linear(bottleneck, embedding_size)
             )
+            if start == "projection":
+                _start_as_projection(self.mlp[0], self.mlp[2])
         if lambda2:
             self.part_weights["alignment"] = lambda2 * to_mean
             if align == "w1":

@@ -572,3 +572,15 @@ def test_a_row_is_sampled_without_repeats_and_stands_for_all_its_tokens():
         assert len(kept) == len(set(kept)) == min(6, int(batch.passage_BT[b].sum()))
         assert batch.passage_BT[b, kept].all()
     assert (keyed_uniform(7, 3, "pfa.sinkhorn", np.arange(4)) != keyed_uniform(7, 4, "pfa.sinkhorn", np.arange(4))).all()
+
+
+@pytest.mark.parametrize(("units", "kept"), [(4, 4), (8, 8), (20, 8)])
+def test_a_projection_keeps_as_many_directions_as_the_bottleneck_has(units, kept):
+    torch.manual_seed(0)
+    pfa = Pfa(16, embedding_size=8, bottleneck=units, start="projection")
+    words = torch.nn.functional.normalize(torch.randn(50, 8), dim=1)
+    changed = pfa.mlp(words)
+    assert torch.linalg.matrix_rank(changed, tol=1e-3) == kept
+    torch.testing.assert_close(pfa.mlp(changed), changed, atol=1e-5, rtol=0)  # what is kept is kept as it is
+    if kept == 8:
+        torch.testing.assert_close(changed, words, atol=1e-5, rtol=0)
