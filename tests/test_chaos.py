@@ -233,7 +233,9 @@ def test_a_poisoned_model_has_no_loss_at_its_step_and_one_before(tmp_path):
 
     write_sample(tmp_path / "world", 400, 0)
     (split,) = plan_splits([str(tmp_path / "world/en/train.json")])
-    examples = example_part_maker(row_group=100)(asdict(split))["part"].slice(0, 100)
+    examples = example_part_maker(row_group=100)(asdict(split) | {"path": {"folder": "", "name": split.path}})["part"].slice(
+        0, 100
+    )
     (tmp_path / "examples.parquet").write_bytes(encode_table(examples, "parquet", {}))
     config = load_config("debug_reader").config
     lengths = {

@@ -67,7 +67,7 @@ def test_a_set_is_written_in_row_groups(tmp_path, world):
     }
     for name, listed in rows.items():
         pq.write_table(pa.Table.from_pylist(listed), tmp_path / f"{name}.parquet")
-    files = [str(tmp_path / f"{name}.parquet") for name in rows]
+    files = [{"folder": "", "name": str(tmp_path / f"{name}.parquet")} for name in rows]
     spec = {"format": "tables", "files": files, "columns": {}, "questions": None, "seed": 0, "boundaries": None, "split": ""}
     made = parts.retrieval_set_part_maker()(spec)
     assert made["row_group"] == parts.ROW_GROUP
