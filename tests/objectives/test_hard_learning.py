@@ -12,6 +12,7 @@ from raydist.config import OptimConfig
 from raydist.errors import InputError
 from raydist.objectives.base import Batch, ReaderOutput
 from raydist.objectives.hard_learning import MODES, HardLearning, overlap_f1, put_gold_in, span_types
+from raydist.objectives.span import span_log_probs
 from raydist.training.optim import build_optimizer
 
 
@@ -106,7 +107,7 @@ def test_every_mode_equals_the_slow_loop_in_value_and_gradient(mode, step):
 
 def test_both_branches_of_hard_em_are_among_the_steps_above():
     objective = HardLearning("hard_em", hard_em_steps=4)
-    assert [objective.takes_hard_branch(0, step) for step in (0, 40)] == [False, True]
+    assert [objective.takes_hard_branch(make_batch(step=step).seed, step) for step in (0, 40)] == [False, True]
 
 
 def test_posterior_by_hand():
@@ -179,9 +180,11 @@ def test_a_cold_posterior_is_the_best_span():
     output = random_output(batch)
     cold = HardLearning("posterior", temperature=1e-3, kappa=0.0, rho=0.0)(batch, output, reader=None)["loss"].mean
     hard = HardLearning("hard_em", hard_em_steps=1)
-    step = next(step for step in range(1, 50) if hard.takes_hard_branch(0, step))
+    step = next(step for step in range(1, 50) if hard.takes_hard_branch(batch.seed, step))
     best = hard(replace(batch, step=step), output, reader=None)["loss"].mean
     assert abs(cold - best) < 1e-2
+    mml = HardLearning("mml")(batch, output, reader=None)["loss"].mean
+    assert abs(mml - best) > 0.1  # the other branch would have been seen
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -200,7 +203,9 @@ def test_masked_spans_have_no_influence_even_with_log_probability_0(mode):
         total = sum(term.total for term in terms.values())
         return [total, *torch.autograd.grad(total, [output.start_BT, output.end_BT, *objective.parameters()])]
 
-    assert not mask_BK.all()
+    log_start_BT, log_end_BT = span_log_probs(output, batch)
+    sure_B = batch.has_answer_B & ((log_start_BT + log_end_BT)[:, 12] == 0)
+    assert (~mask_BK[sure_B]).any()  # [12, 12] is in their passage: masked elements whose log P is exactly 0
     for got, wanted in zip(value_and_gradient(12, 12, 0), value_and_gradient(0, 0, 2)):
         assert got.isfinite().all()
         assert torch.equal(got, wanted)
@@ -276,6 +281,17 @@ def test_extreme_logits_in_float32_give_finite_gradients():
         terms["loss"].total.backward()
         assert terms["loss"].total.isfinite()
         assert logits[0].grad.isfinite().all()
+
+
+@pytest.mark.parametrize("mode", ["posterior", "mml", "ce"])
+def test_without_the_mask_the_softmax_is_over_all_real_tokens(mode):
+    batch = make_batch()
+    output = random_output(batch)
+    real = replace(batch, passage_BT=batch.attention_BT)  # the loop's positions: passage and CLS
+    total, _ = slow_hard_learning(real, output, mode, temperature=1.0, kappa=4.0, rho=0.5, a=None, hard=False)
+    masked, free = (HardLearning(mode, mask_non_passage=on)(batch, output, reader=None)["loss"].total for on in (True, False))
+    torch.testing.assert_close(free, total, rtol=0, atol=1e-10)
+    assert free > masked  # question and separators have their share of the probability
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -362,12 +378,22 @@ def losses_and_gradients(rows: list[int]) -> list[torch.Tensor]:
     return found
 
 
-def on_one_of_two(rank: int) -> list[torch.Tensor]:
-    return losses_and_gradients([[0, 2, 3], [4, 1]][rank])
+def branches(rows: list[int]) -> list[bool]:
+    """Which steps take the best span, for these rows of the batch."""
+    batch, objective = tiny.share(make_batch(), rows), HardLearning("hard_em", hard_em_steps=40)
+    return [objective.takes_hard_branch(batch.seed, step) for step in range(1, 51)]
+
+
+def on_one_of_two(rank: int) -> dict:
+    rows = [[0, 2, 3], [4, 1]][rank]
+    return {"parts": losses_and_gradients(rows), "branches": branches(rows)}
 
 
 def test_two_ranks_equal_one_and_take_the_same_branch(tmp_path):
     alone = losses_and_gradients([0, 1, 2, 3, 4])
     assert sum(gradient.abs().max() > 1e-3 for gradient in alone) > len(MODES)
-    for first, second, one in zip(*tiny.on_ranks(on_one_of_two, tmp_path), alone, strict=True):
+    ranks = tiny.on_ranks(on_one_of_two, tmp_path)
+    for first, second, one in zip(*(rank["parts"] for rank in ranks), alone, strict=True):
         torch.testing.assert_close(first + second, one, rtol=0, atol=1e-6)
+    assert ranks[0]["branches"] == ranks[1]["branches"] == branches([0, 1, 2, 3, 4])
+    assert set(ranks[0]["branches"]) == {False, True}
