@@ -53,6 +53,7 @@ def test_all_problems_are_reported_at_once_with_the_nearest_key(write):
         ("train: {accumulate: 20}\n", "cannot cut a batch of 16 into 20 groups"),
         ("optim: {lr: .inf}\n", "optim.lr"),
         ("objectives: {infomax: {}}\ntrain: {batch_size: 1}\n", "draws negatives from the batch"),
+        ("objectives: {infomax: {}}\ntrain: {batch_size: 7, accumulate: 4}\n", "one forward pass has 1 row"),
         ("objectives: {pfa: {penalty_at: embedding}}\nmodel: {attention: sdpa}\n", "needs a second derivative"),
         ("objectives: {pfa: {bottleneck: 0}}\n", "objectives.pfa.bottleneck: should be greater than or equal to 1, got 0"),
         ("index: {ivf: {nlist: 8, nprobe: 9}}\n", "index.ivf: nprobe 9 is more than the 8 cells of nlist: lower it"),

@@ -23,7 +23,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raydist.errors import InputError
-from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term, gather_group, keyed_uniform
+from raydist.objectives.base import (
+    Batch,
+    Objective,
+    Reader,
+    ReaderOutput,
+    Term,
+    at_least_float32,
+    gather_group,
+    keyed_uniform,
+)
 from raydist.objectives.span import check_reduction
 
 SELECTORS = ("nearest", "top1", "random")
@@ -165,7 +174,7 @@ class AnswerContrast(Objective):
         if self.negatives != "in_batch":
             start_BN, end_BN, text_BN, usable_BN = self.hard_negatives(batch, output)
             masks.append(span_masks(start_BN, end_BN, num_tokens))
-        vectors_BXH = F.normalize(token_means(_precise(output.hidden_BTH), torch.cat(masks, dim=1)), dim=-1)
+        vectors_BXH = F.normalize(token_means(at_least_float32(output.hidden_BTH), torch.cat(masks, dim=1)), dim=-1)
         question_BH, gold_BH, hard_BNH = vectors_BXH[:, 0], vectors_BXH[:, 1], vectors_BXH[:, 2:]
 
         answered = batch.count(lambda rows: rows.has_answer.sum())
@@ -198,7 +207,9 @@ class AnswerContrast(Objective):
         usable_BA = valid_BA & batch.has_answer_B[:, None] & (text_BX[:, :-1] != text_BX[:, -1:])
 
         if self.select == "nearest":  # Eq. 7
-            rep_BXH = token_means(_precise(output.hidden_BTH), span_masks(start_BX, end_BX, batch.input_ids_BT.shape[1]))
+            rep_BXH = token_means(
+                at_least_float32(output.hidden_BTH), span_masks(start_BX, end_BX, batch.input_ids_BT.shape[1])
+            )
             liking_BA = torch.cosine_similarity(rep_BXH[:, :-1], rep_BXH[:, -1:], dim=-1)
         elif self.select == "top1":
             liking_BA = -torch.arange(float(self.top), device=start_BA.device).expand_as(start_BA)
@@ -230,7 +241,3 @@ class AnswerContrast(Objective):
         column = np.arange(len(world)) if self.gather else mine
         same_passage, same_answer = (of[mine][:, None] == of[column] for of in (world.passage, world.answer))
         return torch.from_numpy(world.has_answer[column] & ~same_passage & ~same_answer).to(batch.start_B.device)
-
-
-def _precise(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))

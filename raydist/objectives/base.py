@@ -141,6 +141,11 @@ def masked_mean(values: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
     return kept.sum(dim) / wide.sum(dim).clamp(min=1)
 
 
+def at_least_float32(values: Tensor) -> Tensor:
+    """Half precision made float32; what is finer (a test in float64) stays as it is."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 

@@ -24,6 +24,7 @@ from raydist.objectives.base import (
     Reader,
     ReaderOutput,
     Term,
+    at_least_float32,
     gather_group,
     keyed_uniform,
     masked_mean,
@@ -179,9 +180,7 @@ class Infomax(Objective):
 
         terms = {}
         for p, part in enumerate(parts):
-            logits_BKT = logits_BKPT[:, :, p] + self.get_parameter(f"discriminators.{part}.bias")
-            if logits_BKT.dtype in (torch.float16, torch.bfloat16):
-                logits_BKT = logits_BKT.float()
+            logits_BKT = at_least_float32(logits_BKPT[:, :, p] + self.get_parameter(f"discriminators.{part}.bias"))
             if self.variant == "reference":
                 weight_BK = used_BK * self._share_of_all_pairs(mask_BT[part], batch, partner_G, bound).to(used_BK.dtype)
             else:

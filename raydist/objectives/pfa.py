@@ -24,6 +24,7 @@ from raydist.objectives.base import (
     Reader,
     ReaderOutput,
     Term,
+    at_least_float32,
     gather_group,
     keyed_uniform,
     world_size,
@@ -345,7 +346,9 @@ class Pfa(Objective):
             return {"alignment": Term(self._sinkhorn(batch, output, changed), float(len(batch.groups)))}
         count = batch.count(self.num_tokens)
         token_N = self.acts_on(batch).flatten().nonzero().squeeze(1)
-        clean_NH, perturbed_NH = (_full(side.hidden_BTH).flatten(0, 1).index_select(0, token_N) for side in (output, changed))
+        clean_NH, perturbed_NH = (
+            at_least_float32(side.hidden_BTH).flatten(0, 1).index_select(0, token_N) for side in (output, changed)
+        )
         if self.critic is None:
             return {"alignment": Term(token_distances(self.align, clean_NH, perturbed_NH).sum(), count)}
 
@@ -398,7 +401,7 @@ class Pfa(Objective):
         """This rank's share of the divergence between samples of the group's tokens; every rank computes the same value."""
         position_BS, weight_BS = self._sample(batch)
         index_BSH = position_BS[..., None].expand(-1, -1, output.hidden_BTH.shape[2])
-        sides = [_full(side.hidden_BTH).gather(1, index_BSH) for side in (output, changed)]
+        sides = [at_least_float32(side.hidden_BTH).gather(1, index_BSH) for side in (output, changed)]
         gathered_GSX = gather_group(torch.cat([*sides, weight_BS[..., None].to(sides[0].dtype)], dim=2), batch)
         clean_GSH, perturbed_GSH, weight_GS1 = gathered_GSX.split([index_BSH.shape[2], index_BSH.shape[2], 1], dim=2)
         weight_M = weight_GS1.detach().flatten()
@@ -439,10 +442,6 @@ def keyed_draws(batch: Batch, like_BTE: Tensor, stream: str, *, normal: bool = F
         draw = torch.randn if normal else torch.rand
         draws_BTE[b, real_T] = draw(int(real_T.sum()), like_BTE.shape[2], generator=generator)
     return draws_BTE.to(like_BTE)
-
-
-def _full(values: Tensor) -> Tensor:
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raydist.errors import InputError
-from raydist.objectives.base import Objective, Term, gather_rows
+from raydist.objectives.base import Objective, Term, at_least_float32, gather_rows
 from raydist.objectives.pairs import CrossBatch, PairBatch, PairGroup, PairVectors
 
 LOSSES = ("softmax", "margin_mse", "kl")
@@ -115,7 +115,7 @@ class Ranking(Objective):
 
     def forward(self, batch: PairBatch, output: PairVectors, encoder: Any = None) -> dict[str, Term]:
         with torch.autocast(output.question_BD.device.type, enabled=False):
-            vectors = PairVectors(*(_at_least_float32(part) for part in output))
+            vectors = PairVectors(*(at_least_float32(part) for part in output))
             return self._in_batch(batch, vectors) if self.loss == "softmax" else self._distilled(batch, vectors)
 
     def _in_batch(self, batch: PairBatch, vectors: PairVectors) -> dict[str, Term]:
@@ -164,7 +164,7 @@ class CrossEntropy(Objective):
         return {"loss": 1.0}
 
     def forward(self, batch: CrossBatch, logit_B: Tensor, cross_encoder: Any = None) -> dict[str, Term]:
-        logit_B = _at_least_float32(logit_B)
+        logit_B = at_least_float32(logit_B)
         label_B = batch.label_B.to(logit_B.dtype)
         if logit_B.shape != label_B.shape:  # [B, 1] would broadcast to [B, B] without a word
             shapes = f"{list(logit_B.shape)} for labels of shape {list(label_B.shape)}"
@@ -173,7 +173,3 @@ class CrossEntropy(Objective):
         total = F.binary_cross_entropy_with_logits(logit_B, label_B, reduction="sum")
         is_right_B = (logit_B.detach() >= 0) == (label_B >= 0.5)
         return {"loss": Term(total, count), "accuracy": Term(is_right_B.to(logit_B.dtype).sum(), count)}
-
-
-def _at_least_float32(values: Tensor) -> Tensor:
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from raydist.errors import InputError
-from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term
+from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term, at_least_float32
 
 REDUCTIONS = ("mean", "sum")
 
@@ -34,7 +34,7 @@ def span_log_probs(output: ReaderOutput, batch: Batch, mask_non_passage: bool = 
     allowed_BT = allowed_positions(batch, mask_non_passage)
 
     def log_softmax(logits_BT: Tensor) -> Tensor:
-        logits_BT = logits_BT.float() if logits_BT.dtype in (torch.float16, torch.bfloat16) else logits_BT
+        logits_BT = at_least_float32(logits_BT)
         # half the lowest value: the difference to any logit is still finite
         return logits_BT.masked_fill(~allowed_BT, torch.finfo(logits_BT.dtype).min / 2).log_softmax(1)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from raydist.errors import InputError
-from raydist.objectives.base import Batch, ReaderOutput
+from raydist.objectives.base import Batch, ReaderOutput, at_least_float32
 
 # Encoders that number positions from the padding id, and by the token ids: their numbers are given, so that a pass over
 # embeddings sees the same positions as a pass over ids (docs/methods.md 4.1).
@@ -39,7 +39,7 @@ class SpanReader(nn.Module):
             words["position_ids"] = batch.attention_BT.long().cumsum(1) * batch.attention_BT + self.config.pad_token_id
         attention = batch.attention_BT.long()
         hidden_BTH = self.question_answering.base_model(attention_mask=attention, **words).last_hidden_state
-        start_BT, end_BT = self.question_answering.qa_outputs(hidden_BTH).float().unbind(-1)
+        start_BT, end_BT = at_least_float32(self.question_answering.qa_outputs(hidden_BTH)).unbind(-1)
         return ReaderOutput(hidden_BTH, start_BT, end_BT)
 
     def save(self, folder: Path, tokenizer_folder: Path) -> None:

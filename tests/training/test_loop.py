@@ -1,50 +1,73 @@
 import copy
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from tiny import on_ranks
+from torch.nn.parallel import DistributedDataParallel
 
 from raydist.config import Config
 from raydist.models import model_folder
 from raydist.objectives.base import Term
 from raydist.reader.features import make_windows
+from raydist.reader.nbest_sets import make_sets
 from raydist.reader.rows import WindowRows
-from raydist.records import Answer, Example, examples_table
+from raydist.records import PREDICTION_SCHEMA, Answer, Example, examples_table
 from raydist.storage import encode_table
 from raydist.training.loop import NonFiniteLoss, num_steps, seed_step, total_loss, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.tasks import ReaderTask, build_reader_task
 
 
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory) -> WindowRows:
+@cache
+def make_rows(max_length: int = 96) -> WindowRows:
+    """Windows of 37 questions with n-best sets of five spans; with a small max_length some windows are without the answer."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
-    examples = []
+    examples, predictions = [], []
     for i in range(37):
-        context = f"The bridge of town {i} was built in {1800 + i}. " + "It is old and made of stone. " * (i % 5)
-        answer = Answer(str(1800 + i), context.index(str(1800 + i)))
-        examples.append(Example(f"q{i}", "When was the bridge built?", context, [answer], passage_id=f"p{i}"))
-    windows = make_windows(examples_table(examples), tokenizer, max_length=96, max_question_length=16, doc_stride=16)
-    file = tmp_path_factory.mktemp("rows") / "part.arrow"
-    file.write_bytes(encode_table(windows, "arrow", {"examples": 37}))
-    return WindowRows([file])
+        year = str(1800 + i)
+        context = f"The bridge of town {i} was built in {year}. " + "It is old and made of stone. " * (i % 5)
+        examples.append(
+            Example(f"q{i}", "When was the bridge built?", context, [Answer(year, context.index(year))], passage_id=f"p{i}")
+        )
+        texts = [f"in {year}", "The bridge", year, f"town {i}", "built"]
+        nbest = [{"text": text, "start": (at := context.index(text)), "end": at + len(text)} for text in texts]
+        predictions.append({"id": f"q{i}", "language": "en", "nbest": nbest})
+    table = examples_table(examples)
+    windows = make_windows(table, tokenizer, max_length=max_length, max_question_length=16, doc_stride=8)
+    with TemporaryDirectory() as folder:
+        file, sets = Path(folder) / "part.arrow", Path(folder) / "sets.arrow"
+        file.write_bytes(encode_table(windows, "arrow", {"examples": 37}))
+        found = make_sets(WindowRows([file]), table, pa.Table.from_pylist(predictions, schema=PREDICTION_SCHEMA), size=5)
+        sets.write_bytes(encode_table(found, "arrow", {}))
+        return WindowRows([file], [sets])  # mapped: what is open stays
 
 
-def fresh(**settings) -> tuple[ReaderTask, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    config = Config(model={"name": "builtin:tiny", "dropout": 0}, **settings)
+@pytest.fixture
+def rows() -> WindowRows:
+    return make_rows()
+
+
+def fresh(dropout=0.0, **settings) -> tuple[ReaderTask, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    config = Config(model={"name": "builtin:tiny", "dropout": dropout}, **settings)
     task = build_reader_task(config, model_folder("builtin:tiny"))
     optimizer = build_optimizer(task, config.optim)
     return task, optimizer, build_schedule(optimizer, config.optim, 10, 8)
 
 
-def run(task, optimizer, schedule, rows, *, accumulate=1, first=0, last=6):
-    plan = {"seed": 0, "batch_size": 8, "accumulate": accumulate, "rank": 0, "ranks": 1, "pad_id": 0}
+def run(task, optimizer, schedule, rows, *, accumulate=1, first=0, last=6, rank=0, ranks=1):
+    plan = {"seed": 0, "batch_size": 8, "accumulate": accumulate, "rank": rank, "ranks": ranks, "pad_id": 0}
+    plain = task.module if isinstance(task, DistributedDataParallel) else task
     reports = []
     for step, batches in training_steps(rows, first=first, last=last, **plan):
-        seed_step(0, step, 0)
-        reports.append(train_step(task, batches, optimizer, schedule, task.weights(step), clip_norm=1.0))
+        seed_step(0, step, rank)
+        reports.append(train_step(task, batches, optimizer, schedule, plain.weights(step), clip_norm=1.0))
     return reports
 
 
@@ -123,20 +146,29 @@ def test_number_of_steps(rows, epochs, limit, steps):
     assert num_steps(rows, batch_size=16, epochs=epochs, max_steps=limit) == steps
 
 
-OBJECTIVES = {"infomax": {}, "pfa": {"bottleneck": 8, "critic_size": 16}, "answer_contrast": {"top": 5}}
+OBJECTIVES = {
+    "infomax": {},
+    "pfa": {"bottleneck": 8, "critic_size": 16},
+    "answer_contrast": {"top": 5},
+    "hard_learning": {"mode": "learned"},
+}
 
 
-@pytest.mark.parametrize("names", [("infomax",), ("pfa",), ("answer_contrast",), ("infomax", "pfa", "answer_contrast")])
+@pytest.mark.parametrize(
+    "names", [("infomax",), ("pfa",), ("answer_contrast",), ("infomax", "pfa", "answer_contrast"), OBJECTIVES]
+)
 def test_objectives_train_alone_and_together(rows, names):
     task, optimizer, schedule = fresh(
         objectives={name: OBJECTIVES[name] for name in names}, optim={"lr": 3e-3, "warmup_steps": 1}
     )
     before = copy.deepcopy(task.state_dict())
     reports = run(task, optimizer, schedule, rows, last=10)
-    assert reports[-1].terms["span"] < reports[0].terms["span"]
-    assert {name.split(".")[0] for name in reports[0].terms} == {"span", *names}
+    base = "hard_learning" if "hard_learning" in names else "span"
+    assert reports[-1].terms[base] < reports[0].terms[base]
+    assert {name.split(".")[0] for name in reports[0].terms} == {base, *names}
     weights = task.weights(0)
-    assert weights["span"] == (0.5 if "answer_contrast" in names else 1.0)
+    # the mean of start and end loss; hard learning gives their sum, and half of it counts
+    assert weights[base] == (0.5 if "answer_contrast" in names else 1.0) * (0.5 if base == "hard_learning" else 1.0)
     assert reports[0].loss == pytest.approx(sum(weights[name] * mean for name, mean in reports[0].terms.items()))
     still = [name for name, value in task.state_dict().items() if value.equal(before[name]) and value.is_floating_point()]
     assert not still, "parameters that never moved"
@@ -158,3 +190,105 @@ def test_a_reader_trained_with_objectives_is_saved_as_a_plain_one(rows, tmp_path
         theirs = plain(batch.input_ids_BT, batch.attention_BT.long(), batch.token_types_BT)
     assert ours.start_BT.equal(theirs.start_logits)
     assert ours.end_BT.equal(theirs.end_logits)
+
+
+# float64: what is left between one process and two is rounding, and no SGD step blows it up
+EXACT = OBJECTIVES | {"infomax": {"dropout": 0}, "pfa": OBJECTIVES["pfa"] | {"every": 2}}
+
+
+def trained_by_sgd(accumulate: int, rank: int = 0, ranks: int = 1) -> dict:
+    """Losses and parameters after three steps with all objectives; PFA acts in the first and the last of them."""
+    plain = fresh(objectives=EXACT)[0].double()
+    task = DistributedDataParallel(plain) if ranks > 1 else plain
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+    reports = run(task, optimizer, schedule, make_rows(32), accumulate=accumulate, last=3, rank=rank, ranks=ranks)
+    terms = [report.terms | {"loss": report.loss, "grad_norm": report.grad_norm} for report in reports]
+    return {"terms": terms, "counts": [report.rows for report in reports], "parameters": plain.state_dict()}
+
+
+def one_of_two(rank: int) -> dict:
+    return {str(accumulate): trained_by_sgd(accumulate, rank, 2) for accumulate in (1, 2)}
+
+
+def test_two_ranks_train_with_all_objectives_as_one_does(tmp_path):
+    assert not make_rows(32).column("has_answer").all()
+    ranks = on_ranks(one_of_two, tmp_path)
+    for accumulate in (1, 2):
+        alone = trained_by_sgd(accumulate)
+        assert [counts["pfa.alignment"] > 0 for counts in alone["counts"]] == [True, False, True]
+        for rank in ranks:
+            found = rank[str(accumulate)]
+            assert found["counts"] == alone["counts"]
+            for terms, wanted in zip(found["terms"], alone["terms"], strict=True):
+                assert terms == pytest.approx(wanted, rel=1e-10, abs=1e-10)
+            for name, value in alone["parameters"].items():
+                torch.testing.assert_close(found["parameters"][name], value, rtol=1e-10, atol=1e-10)
+
+
+def test_a_group_of_one_row_adds_nothing_to_infomax(rows):
+    # 37 rows are batches of 8 and of 7; in four groups the latter are 2 + 2 + 2 + 1, and the last row has no partner
+    reports = run(*fresh(objectives={"infomax": {}}), rows, accumulate=4, last=5)
+    assert sorted(report.rows["infomax.local"] for report in reports) == [6, 6, 6, 8, 8]
+    assert sorted(report.rows["span"] for report in reports) == [7, 7, 7, 8, 8]
+    assert all(report.terms["infomax.local"] > 0 for report in reports)
+
+
+def test_a_resumed_run_with_objectives_ends_with_the_same_bits(rows):
+    settings = {"dropout": 0.1, "objectives": {"infomax": {}, "pfa": OBJECTIVES["pfa"]}}
+    whole = fresh(**settings)
+    run(*whole, rows)
+    first = fresh(**settings)
+    run(*first, rows, last=3)
+    resumed = fresh(**settings)
+    for part, saved in zip(resumed, first):
+        part.load_state_dict(copy.deepcopy(saved.state_dict()))
+    run(*resumed, rows, first=3)
+    expected = whole[0].state_dict()
+    assert {"objectives.pfa.critic.inner.weight", "objectives.infomax.discriminators.local.weight"} <= expected.keys()
+    for name, value in resumed[0].state_dict().items():
+        assert torch.equal(value, expected[name]), name
+    start = fresh(**settings)[0].state_dict()
+    assert not torch.equal(start["objectives.pfa.critic.inner.weight"], expected["objectives.pfa.critic.inner.weight"])
+
+
+def weights_at(step: int, steps_per_epoch: int = 1, reduction: str = "sum", **objectives) -> dict[str, float]:
+    config = Config(model={"name": "builtin:tiny"}, objectives={"span": {"reduction": reduction}, **objectives})
+    weights = build_reader_task(config, model_folder("builtin:tiny"), steps_per_epoch).weights(step)
+    return {name: weight for name, weight in weights.items() if weight}  # a weight of 0 is for looking at
+
+
+def test_the_presets_weigh_all_terms_as_published():
+    assert weights_at(0, infomax={}) == pytest.approx({"span": 1, "infomax.local": 0.3, "infomax.global": 0.15})
+    # (ls + le + 0.25 (LC + 0.5 GC)) / 3; all halves under the mean
+    reference = {"span": 1 / 3, "infomax.local": 0.25 / 3, "infomax.global": 0.125 / 3}
+    assert weights_at(0, infomax={"variant": "reference"}) == pytest.approx(reference)
+    halved = {"span": 1 / 3, "infomax.local": 0.125 / 3, "infomax.global": 0.0625 / 3}
+    assert weights_at(0, reduction="mean", infomax={"variant": "reference"}) == pytest.approx(halved)
+    # SWEP is 1/2 (L_S + L_pert) + KL on the mean; with both, both factors are on everything
+    swep = {"perturber": "gaussian"}
+    assert weights_at(0, reduction="mean", pfa=swep) == pytest.approx({"span": 0.5, "pfa.perturbed_span": 0.5, "pfa.kl": 1})
+    both = {name: weight / 2 for name, weight in halved.items()} | {"pfa.perturbed_span": 1 / 6, "pfa.kl": 1 / 3}
+    assert weights_at(0, reduction="mean", infomax={"variant": "reference"}, pfa=swep) == pytest.approx(both)
+
+
+def test_under_the_sequential_schedule_the_contrast_begins_after_its_epochs():
+    contrast = {"alpha": 0.25, "schedule": "sequential", "sequential_epochs": 1.5}
+    for step, expected in [(0, {"span": 1}), (14, {"span": 1}), (15, {"span": 0.75, "answer_contrast": 0.25})]:
+        assert weights_at(step, steps_per_epoch=10, answer_contrast=contrast) == expected
+    assert weights_at(0, answer_contrast={"alpha": 0.25}) == {"span": 0.75, "answer_contrast": 0.25}
+    # of hard learning, the anchor of its prior goes along
+    weights = weights_at(0, answer_contrast={"alpha": 0.25}, hard_learning={"mode": "learned", "eta": 2})
+    assert weights == {"hard_learning": 0.75, "hard_learning.anchor": 1.5, "answer_contrast": 0.25}
+
+
+def test_infomax_and_contrast_look_at_the_clean_pass(rows):
+    batch = rows.batch(np.arange(8), pad_id=0)
+    others = {"infomax": {"dropout": 0}, "answer_contrast": {"top": 5}}
+    alone, beside = (fresh(objectives=others | more)[0].train()(batch) for more in ({}, {"pfa": OBJECTIVES["pfa"]}))
+    assert beside["pfa.alignment"].total != 0  # the second pass is another one
+    for name, term in alone.items():
+        assert torch.equal(term.total, beside[name].total)
+        assert term.count == beside[name].count
+    names = {"infomax.local", "infomax.global", "answer_contrast", "answer_contrast.nearest", "span"}
+    assert names <= alone.keys()
