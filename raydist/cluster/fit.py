@@ -203,7 +203,9 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     evaluation = kind.evaluation() if "dev" in sets and config.train.evaluate_every != 0 else None
     log = None
     if rank == 0:
-        warnings = [f"{', '.join(damaged)} cannot be read: an older checkpoint is used"] if damaged else []
+        warnings = kind.remarks()
+        if damaged:
+            warnings.append(f"{', '.join(damaged)} cannot be read: an older checkpoint is used")
         trackers = open_trackers(config, run)
         log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size, trackers, warnings)
     every = config.train.evaluate_every or per_epoch

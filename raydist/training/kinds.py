@@ -20,7 +20,7 @@ from raydist.reader.parts import read_examples
 from raydist.reader.rows import WindowRows
 from raydist.storage import Storage
 from raydist.training.plan import choose_rows
-from raydist.training.tasks import CrossEncoderTask, ReaderTask, RetrieverTask, build_reader_task
+from raydist.training.tasks import CrossEncoderTask, ReaderTask, RetrieverTask, build_reader_task, forces_eager
 
 Evaluation = Callable[[Any], dict[str, float]]
 
@@ -48,6 +48,10 @@ class Kind(ABC):
     def evaluation(self) -> Evaluation | None:
         """Scores of the dev set, from the task; None where it cannot be scored."""
         return None
+
+    def remarks(self) -> list[str]:
+        """What the user should know of how the task is built: where it is not as the config says."""
+        return []
 
 
 def open_kind(config: Config, sets: Mapping[str, dict], rank: int, ranks: int) -> Kind:
@@ -93,6 +97,14 @@ class ReaderKind(Kind):
 
     def save(self, task: ReaderTask, folder: Path) -> None:
         task.reader.save(folder, self.folder)
+
+    def remarks(self) -> list[str]:
+        if self.config.model.attention == "eager" or not forces_eager(self.config):
+            return []
+        return [
+            f"model.attention is {self.config.model.attention} and eager is used: objectives.pfa.penalty_at: embedding needs a "
+            f"second derivative, which faster kernels have not; penalty_at: representation does without"
+        ]
 
     def evaluation(self) -> Evaluation | None:
         judge = DevEvaluation(self.config, self.sets["dev"], self.pad_id, self.rank, self.ranks)

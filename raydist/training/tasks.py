@@ -140,10 +140,14 @@ def build_objectives(config: Config, reader: SpanReader, folder: Path, steps_per
     return objectives
 
 
+def forces_eager(config: Config) -> bool:
+    """A penalty at the embeddings is differentiated through attention twice, which fused kernels cannot do (PAPERS 4.5)."""
+    return config.objectives.pfa is not None and config.objectives.pfa.penalty_at == "embedding"
+
+
 def build_reader_task(config: Config, folder: Path, steps_per_epoch: int = 1) -> ReaderTask:
     """The reader over the encoder in a folder, with the config's objectives; the same weights for the same seed."""
-    second_derivative = config.objectives.pfa is not None and config.objectives.pfa.penalty_at == "embedding"
-    attention = "eager" if second_derivative else config.model.attention
+    attention = "eager" if forces_eager(config) else config.model.attention
     reader = load_reader(folder, attention=attention, dropout=config.model.dropout, seed=config.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)

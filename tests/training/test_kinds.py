@@ -11,7 +11,7 @@ from raydist.models import model_folder
 from raydist.objectives.ranking import Ranking
 from raydist.retriever.rows import tokenize_pairs
 from raydist.storage import encode_table
-from raydist.training.kinds import RetrieverKind
+from raydist.training.kinds import ReaderKind, RetrieverKind
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,23 @@ def test_the_loss_of_a_retriever_is_the_configs(tmp_path, given):
     wanted = {name: getattr(config.retriever, name) for name in inspect.signature(Ranking).parameters}
     assert {name: getattr(loss, name) for name in wanted} == wanted
     assert wanted.items() >= given.items()
+
+
+@pytest.mark.parametrize(
+    ("attention", "penalty_at", "used", "said"),
+    [
+        ("auto", "embedding", "eager", "model.attention is auto and eager is used: objectives.pfa.penalty_at: embedding needs"),
+        ("eager", "embedding", "eager", ""),
+        ("auto", "representation", "sdpa", ""),
+    ],
+)
+def test_a_penalty_at_the_embeddings_takes_eager_attention_and_says_so(attention, penalty_at, used, said):
+    objectives = {"pfa": {"penalty_at": penalty_at, "bottleneck": 4, "critic_size": 4}}
+    config = Config(model={"name": "builtin:tiny", "attention": attention}, objectives=objectives)
+    kind = ReaderKind(config, {"train": {"windows_folder": ".", "windows": []}}, 0, 1)
+    assert kind.build_task(1).reader.config._attn_implementation == used
+    assert len(kind.remarks()) == bool(said)
+    assert said in "".join(kind.remarks())
 
 
 def test_all_that_a_retrievers_loss_depends_on_makes_another_run():
