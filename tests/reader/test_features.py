@@ -5,6 +5,7 @@ from transformers import AutoTokenizer
 from raydist.errors import InputError
 from raydist.models import model_folder
 from raydist.reader.features import make_windows, token_span
+from raydist.reader.metrics import normaliser
 from raydist.reader.rows import WindowRows
 from raydist.records import Answer, Example, examples_table
 from raydist.storage import encode_table
@@ -67,6 +68,31 @@ def test_a_question_that_leaves_no_room_is_refused_with_the_way_out(tokenizer):
     lengths = {"max_length": 32, "max_question_length": 24, "doc_stride": 12}
     with pytest.raises(InputError, match=r"question 'q' takes 24 tokens and leaves 5 .*raise data.max_length \(now 32\)"):
         make_windows(examples_table([example(question="why " * 40)]), tokenizer, **lengths)
+
+
+def test_windows_know_their_passage_and_the_text_of_their_answer(tokenizer):
+    context = "The Bridge. Mina built the bridge, and a bridge-keeper lived on it. " + TEXT
+    asked = [
+        ("a", "p", "The Bridge."),
+        ("b", "p", "bridge"),  # another question of the same passage, and the same answer but for what is normalised away
+        ("c", "other", "a bridge"),
+        ("d", "other", "bridge-keeper"),
+        ("e", "third", None),
+    ]
+    examples = [
+        Example(id, f"{id}?", context, [Answer(text, context.index(text))] if text else [], passage_id=passage)
+        for id, passage, text in asked
+    ]
+    windows = make_windows(examples_table(examples), tokenizer, **LENGTHS).to_pylist()
+    keys: dict[str, set] = {name: set() for name in ("passage", "answer")}
+    for window in windows:
+        _, passage, text = asked[window["example"]]
+        keys["passage"].add((passage, window["passage"]))
+        keys["answer"].add((normaliser("squad")(text or ""), window["answer"]))
+    assert len(windows) > 3 * len(asked)  # several windows each
+    assert {name for name, _ in keys["answer"]} == {"bridge", "bridgekeeper", ""}
+    for found in keys.values():  # as many numbers as names: alike where these are, different elsewhere
+        assert len(found) == len({name for name, _ in found}) == len({number for _, number in found}) == 3
 
 
 @pytest.mark.parametrize(
