@@ -3,19 +3,12 @@
 Shapes: B rows of this rank, G rows of the group over all ranks, A best spans of a window, N hard negatives of a row, T tokens,
 H hidden units, V tokens of the vocabulary.
 
-Rivals are compared with gold as normalised text, without strings: every token has a code (``piece_codes``), and the text of any
-span is one 64-bit number, read off sums over prefixes. Equal texts have equal numbers, however they were cut into tokens.
-Different texts have equal numbers far less often than once in a billion: letters have random codes, and a letter that two texts
-use differently enters with a factor, a sum of powers of an odd base, of which few low bits vanish. The price is a rival less.
+Rivals are compared with gold as normalised text, by numbers instead of strings (text_codes.py).
 """
 
 from __future__ import annotations
 
-import string
-import unicodedata
 from collections.abc import Callable, Sequence
-from functools import cache
-from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -34,55 +27,13 @@ from raydist.objectives.base import (
     keyed_uniform,
 )
 from raydist.objectives.span import check_reduction
+from raydist.objectives.text_codes import span_text_codes
 
 SELECTORS = ("nearest", "top1", "random")
 NEGATIVES = ("hard", "in_batch", "both")
 
 # (start_BT, end_BT, passage_BT, k, max_answer_length) -> start, end, score, valid [B, k], best first: reader.decode.top_spans
 TopSpans = Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor, Tensor, Tensor]]
-
-_BASE = 0x9E3779B97F4A7C15  # odd: it has an inverse modulo 2^64
-_WORD = 1 << 64
-
-
-def piece_codes(pieces: Sequence[str], articles: Sequence[str] = ("a", "an", "the")) -> Tensor:
-    """For every token of a vocabulary: code, base^letters and its inverse modulo 2^64, as int64 [3, V].
-
-    Lower case; punctuation, blanks and the marks of word borders (``##``, ``▁``, ``Ġ``) leave nothing, nor do articles that
-    begin a word. Pieces are as the tokenizer stores them: ``tokenizer.convert_ids_to_tokens(range(len(tokenizer)))``.
-    """
-    marked = any(piece.startswith(("▁", "Ġ")) for piece in pieces)  # marks stand where words begin; ## where they go on
-    codes = np.empty((3, len(pieces)), dtype=np.uint64)
-    longest = max(map(len, pieces), default=0) * 3  # lower case may be longer
-    power = [pow(_BASE, i, _WORD) for i in range(longest + 1)]
-    inverse = [pow(_BASE, -i, _WORD) for i in range(longest + 1)]
-    letters: dict[str, int] = {}
-    for v, piece in enumerate(pieces):
-        bare = piece.lstrip("▁Ġ") if marked else piece.removeprefix("##")
-        begins = (bare != piece) == marked
-        text = "".join(letter for letter in bare.lower() if not _dropped(letter))
-        if begins and text in articles:
-            text = ""
-        for letter in text:
-            if letter not in letters:
-                letters[letter] = int.from_bytes(blake2b(letter.encode(), digest_size=8).digest(), "little")
-        code = sum(letters[letter] * power[i] for i, letter in enumerate(text))
-        codes[:, v] = code % _WORD, power[len(text)], inverse[len(text)]
-    return torch.from_numpy(codes.view(np.int64))
-
-
-@cache
-def _dropped(letter: str) -> bool:
-    return letter in string.punctuation or letter.isspace() or unicodedata.category(letter).startswith("P")
-
-
-def span_text_codes(codes_3BT: Tensor, start_BA: Tensor, end_BA: Tensor) -> Tensor:
-    """The text of every span (tokens start..end, inclusive) as one number. Products and sums wrap modulo 2^64."""
-    code_BT, scale_BT, inverse_BT = codes_3BT
-    before_BT = F.pad(scale_BT[:, :-1], (1, 0), value=1).cumprod(1)  # base^(letters before t)
-    prefix_BT = F.pad((code_BT * before_BT).cumsum(1), (1, 0))  # of the tokens before t; T + 1 of them
-    inverse_before_BT = F.pad(inverse_BT[:, :-1], (1, 0), value=1).cumprod(1)
-    return (prefix_BT.gather(1, end_BA + 1) - prefix_BT.gather(1, start_BA)) * inverse_before_BT.gather(1, start_BA)
 
 
 def span_masks(start_BA: Tensor, end_BA: Tensor, length: int) -> Tensor:
@@ -112,7 +63,7 @@ class AnswerContrast(Objective):
     def __init__(
         self,
         top_spans: TopSpans,
-        codes_3V: Tensor,
+        codes_4V: Tensor,
         *,
         alpha: float = 0.5,
         tau: float = 10.0,
@@ -143,7 +94,7 @@ class AnswerContrast(Objective):
         if problems := [f"objectives.answer_contrast.{message}" for message, holds in wanted.items() if not holds]:
             raise InputError("; ".join(problems))
         self.top_spans = top_spans
-        self.codes_3V = codes_3V  # not a buffer: those are sent to all ranks in every step
+        self.codes_4V = codes_4V  # not a buffer: those are sent to all ranks in every step
         self.alpha, self.tau, self.top, self.theta, self.select = alpha, tau, top, theta, select
         self.negatives, self.hard_from_others, self.question = negatives, hard_from_others, question
         self.gather, self.max_answer_length, self.first_step = gather, max_answer_length, first_step
@@ -229,8 +180,8 @@ class AnswerContrast(Objective):
         return torch.zeros_like(batch.question_BT).scatter(1, cls_B[:, None].long(), True)
 
     def _texts(self, batch: Batch, start_BA: Tensor, end_BA: Tensor) -> Tensor:
-        self.codes_3V = self.codes_3V.to(batch.input_ids_BT.device)
-        return span_text_codes(self.codes_3V[:, batch.input_ids_BT], start_BA, end_BA)
+        self.codes_4V = self.codes_4V.to(batch.input_ids_BT.device)
+        return span_text_codes(self.codes_4V[:, batch.input_ids_BT], start_BA, end_BA)
 
     def _columns(self, values_BX: Tensor, batch: Batch) -> Tensor:
         return gather_group(values_BX, batch) if self.gather else values_BX

@@ -11,7 +11,7 @@ from torch import nn
 
 from raydist.config import Config
 from raydist.mining.cross_encoder import CrossEncoder
-from raydist.objectives.answer_contrast import AnswerContrast, piece_codes
+from raydist.objectives.answer_contrast import AnswerContrast
 from raydist.objectives.base import Batch, Objective, Term
 from raydist.objectives.hard_learning import HardLearning
 from raydist.objectives.infomax import Infomax
@@ -19,6 +19,7 @@ from raydist.objectives.pairs import CrossBatch, PairBatch, PairVectors, join_to
 from raydist.objectives.pfa import Pfa
 from raydist.objectives.ranking import CrossEntropy, Ranking
 from raydist.objectives.span import Span
+from raydist.objectives.text_codes import piece_codes
 from raydist.reader.decode import top_spans
 from raydist.reader.model import SpanReader, load_reader
 from raydist.retriever.dual_encoder import DualEncoder

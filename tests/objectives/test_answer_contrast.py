@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import string
 from dataclasses import replace
 
 import numpy as np
@@ -12,27 +11,30 @@ import torch
 from torch import Tensor
 
 from raydist.errors import InputError
-from raydist.objectives.answer_contrast import (
-    AnswerContrast,
-    contrast_loss,
-    piece_codes,
-    span_masks,
-    span_text_codes,
-    token_means,
-)
+from raydist.models import model_folder
+from raydist.objectives.answer_contrast import AnswerContrast, contrast_loss, span_masks, token_means
 from raydist.objectives.base import Batch, ReaderOutput, keyed_uniform
+from raydist.objectives.text_codes import piece_codes, span_text_codes
 from raydist.reader import decode
+from raydist.reader.metrics import normaliser
 
 PIECES = ["[PAD]", "the", "The", ",", ".", "a", "##a", "b", "B", "ab", "##b", "ba", "an", "-", "c", "«"]
 PIECES += [f"w{i}" for i in range(len(PIECES), tiny.VOCABULARY)]
 MAX_ANSWER = 4
 
 
+def words_of(pieces) -> str:
+    """The text of a vocabulary with ##, a blank before every piece that does not go on."""
+    return " ".join(pieces).replace(" ##", "").removeprefix("##")
+
+
+def normalised(text: str) -> str:
+    return normaliser("squad")(text).replace(" ", "")
+
+
 def text_of(ids) -> str:
     """Normalised text without blanks, from strings."""
-    words = [PIECES[i].lower() for i in ids]
-    kept = [word.removeprefix("##") for word in words if word not in ("a", "an", "the")]
-    return "".join(c for c in "".join(kept) if c not in string.punctuation + "«")
+    return normalised(words_of(PIECES[i] for i in ids if PIECES[i] != "«"))
 
 
 def every_span(batch: Batch, i: int):
@@ -166,41 +168,91 @@ def test_the_loss_by_hand():
 
 
 def test_text_codes_are_equal_exactly_where_normalised_texts_are():
-    codes_3V = piece_codes(PIECES)
     rng = np.random.default_rng(0)
-    ids_BT = torch.from_numpy(rng.integers(1, 16, (4, 14)))
-    spans = [(s, e) for s in range(14) for e in range(s, min(14, s + 6))]
-    start_BA, end_BA = (torch.tensor([span[i] for span in spans]).expand(4, -1) for i in (0, 1))
-    numbers = span_text_codes(codes_3V[:, ids_BT], start_BA, end_BA)
-    named = [(text_of(ids[s : e + 1].tolist()), int(n)) for ids, row in zip(ids_BT, numbers) for (s, e), n in zip(spans, row)]
-    equal = 0
-    for (text, number), (other_text, other_number) in itertools.combinations(named, 2):
-        assert (text == other_text) == (number == other_number)
-        equal += text == other_text
-    assert 500 < equal < len(named) ** 2 / 4  # both happened
+    rows = [rng.integers(1, 16, 14).tolist() for _ in range(4)]
+    assert_codes_agree(PIECES, rows, text_of)
+
+
+def assert_codes_agree(pieces: list[str], rows: list[list[int]], text_of, longest: int = 6) -> None:
+    """Spans of the rows have equal codes exactly where they have equal texts; both must happen. A text of None is left out."""
+    codes_4V, named = piece_codes(pieces), []
+    for ids in rows:
+        spans = [(s, e) for s in range(len(ids)) for e in range(s, min(len(ids), s + longest))]
+        start_BA, end_BA = torch.tensor(spans).T[:, None]
+        numbers = span_text_codes(codes_4V[:, torch.tensor([ids])], start_BA, end_BA)[0].tolist()
+        named += [(text_of(ids[s : e + 1]), number) for (s, e), number in zip(spans, numbers)]
+    named = [(text, number) for text, number in named if text is not None]
+    texts: dict[str, set[int]] = {}
+    for text, number in named:
+        texts.setdefault(text, set()).add(number)
+    assert not {text: numbers for text, numbers in texts.items() if len(numbers) > 1}
+    assert len(set.union(*texts.values())) == len(texts)
+    assert 10 < len(texts) < 0.95 * len(named)
+
+
+PASSAGE = """The Bridge of Thetis, an old stone bridge near Anand, was built by the engineers of A. Mina (the "Bridge Man") in
+1894. A bridge-keeper lived on the bridge; the Bridge fell in 1911, after a flood. "The Bridge" is a painting of it, "Bridge"
+an opera about the bridge-keeper: they say that (a) keeper of the THEATRE, an Anatolian, knew him; a theme is the end's."""
+
+
+def test_text_codes_of_a_real_vocabulary_are_those_of_the_decoded_text():
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:minilm"))
+    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    ids = tokenizer(PASSAGE, add_special_tokens=False)["input_ids"]
+    assert "##tis" in (pieces[i] for i in ids)  # the Thetis: not every "the" is an article
+    assert_codes_agree(pieces, [ids], lambda ids: normalised(words_of(pieces[i] for i in ids)))
+
+
+def test_text_codes_of_a_byte_level_vocabulary_are_those_of_the_text():
+    from tokenizers import ByteLevelBPETokenizer
+
+    tokenizer = ByteLevelBPETokenizer()
+    words = "the The bridge keeper of Mina an stone they old São Über über an. U.S.A. and of the"
+    tokenizer.train_from_iterator([PASSAGE, words], vocab_size=330, show_progress=False)
+    pieces = [tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())]
+    text = PASSAGE.replace("Anand", "São ünye")
+    text += """ The U.S.A.\n(USA)  the USá, the-end of USö, theend, the A-Bomb, a usö: ünye"""
+    ids = tokenizer.encode(text).ids
+    cut = [i for i in ids if "\ufffd" in tokenizer.decode([i])]
+    assert cut  # letters of two tokens, which keep their case: here it is the same everywhere
+    whole = lambda ids: None if "\ufffd" in (text := tokenizer.decode(ids)) else normalised(text)  # noqa: E731
+    assert_codes_agree(pieces, [ids], whole, longest=12)
 
 
 def test_the_same_text_cut_otherwise_has_the_same_code():
     for one, other, same in [
         (["ba"], ["B", "##a"], True),
         (["ba", "c"], ["the", "ba", "-", "c", "."], True),
-        (["ab"], ["a", "##b"], False),  # a word's first piece "a" passes for the article: this reads "b"
+        (["ab"], ["a", "##b"], True),  # the first piece of a word is no article
+        (["b"], ["a", "##b"], False),
         (["ba"], ["ab"], False),
     ]:
         numbers = []
         for pieces in (one, other):
             row = [PIECES.index(piece) for piece in ("b", *pieces, "ab")]
-            codes_3BT = piece_codes(PIECES)[:, torch.tensor([row])]
-            numbers.append(span_text_codes(codes_3BT, torch.tensor([[1]]), torch.tensor([[len(pieces)]])))
+            codes_4BT = piece_codes(PIECES)[:, torch.tensor([row])]
+            numbers.append(span_text_codes(codes_4BT, torch.tensor([[1]]), torch.tensor([[len(pieces)]])))
         assert bool(numbers[0] == numbers[1]) == same
 
 
-def test_marks_of_word_borders_tell_an_article_from_the_middle_of_a_word():
-    code_V = piece_codes(["▁the", "the", "▁The", "▁,", "▁b", "b", "Ġthe"])[0].tolist()
-    assert code_V[0] == code_V[2] == code_V[3] == code_V[6] == 0
-    assert code_V[1] != 0
-    assert code_V[4] == code_V[5] != 0
-    assert piece_codes(["la", "le"], articles=("la",))[0].bool().tolist() == [False, True]
+@pytest.mark.parametrize("mark", ["▁", "Ġ"])
+def test_marks_of_word_borders_tell_an_article_from_the_middle_of_a_word(mark):
+    pieces = [piece.replace("_", mark) for piece in ("_the", "the", "_The", "_,", '_"', '"', "_b", "b", "_", "ir", "tis", "_a")]
+    codes_4V = piece_codes(pieces)
+
+    def code(text: str, first: int = 0) -> int:
+        ids = torch.tensor([[pieces.index(piece.replace("_", mark)) for piece in text.split()]])
+        return span_text_codes(codes_4V[:, ids], torch.tensor([[first]]), torch.tensor([[ids.shape[1] - 1]])).item()
+
+    assert code("_the") == code("_The") == code("_,") == code("the") == code("_a _the") == 0
+    assert code("_b") == code("b") == code("_the _b") == code('_" the _b "') == code("_ the _b") != 0
+    assert code('_" the _b', first=1) == code("_b")  # the span begins after the mark
+    assert code("_the ir _b") == code("_ the ir b") != code("ir b")
+    assert code("_the tis") != code("tis")
+    assert code("_b _the") == code("b") != code("b the")
+    assert code("ir _the b") == code("ir the b") != code("ir b")
 
 
 def test_a_span_is_the_mean_of_its_tokens():
