@@ -199,3 +199,16 @@ def keyed_uniform(seed: int, step: int, stream: str, keys: np.ndarray) -> np.nda
             x *= np.uint64(0x94D049BB133111EB)
             x ^= x >> np.uint64(29)
     return (x >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+
+
+def keyed_dropout(values_BX: Tensor, rate: float, batch: Batch, stream: str) -> Tensor:
+    """Dropout that is a pure function of (seed, step, stream, row): the same on every rank, beside any other rows, and whatever
+    padding follows a row's tokens. The rate is taken to the nearest 65536th."""
+    row_B = batch.world.row[batch.mine.cpu().numpy()]
+    seeds = keyed_uniform(batch.seed, batch.step, stream, row_B) * float(1 << 53)
+    size, least = values_BX[:1].numel(), min(round(rate * 65536), 65535)
+    draws = np.empty((len(row_B), -(-size // 4)), np.uint64)
+    for place, seed in enumerate(seeds):
+        draws[place] = np.random.SFC64(int(seed)).random_raw(draws.shape[1])
+    kept = torch.from_numpy(draws.view(np.uint16)[:, :size] >= least).view(values_BX.shape)
+    return values_BX * kept.to(values_BX.device) * (65536 / (65536 - least))

@@ -26,6 +26,7 @@ from raydist.objectives.base import (
     Term,
     at_least_float32,
     gather_group,
+    keyed_dropout,
     keyed_uniform,
     masked_mean,
 )
@@ -118,7 +119,7 @@ class Infomax(Objective):
     """LC and GC with their discriminators; either alone when the other's weight is 0.
 
     Parts ``local`` and ``global`` are -LC and -GC, means over the usable rows; ``local_accuracy`` and ``global_accuracy`` are
-    for looking at. Dropout on the inputs of g is drawn once a vector and shared by all pairs that vector is in.
+    for looking at. Dropout on the inputs of g is drawn once a vector, by its row, and shared by all pairs that vector is in.
     """
 
     def __init__(
@@ -165,15 +166,15 @@ class Infomax(Objective):
         source, bound = meeting_rows(partner_G, batch.mine.cpu().numpy())
 
         device = output.hidden_BTH.device
-        hidden_BTH = F.dropout(output.hidden_BTH, self.dropout, self.training)
+        hidden_BTH = self._dropped(output.hidden_BTH, batch, "infomax.words")
         source_BK = torch.from_numpy(source).to(device)
         used_BK = (source_BK >= 0).to(hidden_BTH.dtype)
         vector_BH, mask_BT = self.vectors_and_words(batch, output.hidden_BTH)
 
         # one gather and one product over the words for both discriminators
         parts = list(self.discriminators)
-        stacked_BPH = F.dropout(torch.stack([vector_BH[part] for part in parts], dim=1), self.dropout, self.training)
-        gathered_GPH = gather_group(stacked_BPH, batch)
+        stacked_BPH = torch.stack([vector_BH[part] for part in parts], dim=1)
+        gathered_GPH = gather_group(self._dropped(stacked_BPH, batch, "infomax.vectors"), batch)
         asked_GPH = torch.stack([self.discriminators[part](gathered_GPH[:, p]) for p, part in enumerate(parts)], dim=1)
         asked_BKPH = asked_GPH[source_BK.clamp(min=0)]
         logits_BKPT = (asked_BKPH.flatten(1, 2) @ hidden_BTH.transpose(1, 2)).view(*asked_BKPH.shape[:3], hidden_BTH.shape[1])
@@ -189,13 +190,16 @@ class Infomax(Objective):
             terms[f"{part}_accuracy"] = Term(hit_rate(logits_BKT.detach(), mask_BT[part], used_BK), num_usable)
         return terms
 
+    def _dropped(self, values_BX: Tensor, batch: Batch, stream: str) -> Tensor:
+        return keyed_dropout(values_BX, self.dropout, batch, stream) if self.training and self.dropout else values_BX
+
     def vectors_and_words(self, batch: Batch, hidden_BTH: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """x and s of my rows [B, H], and the words they are set against [B, T] (3.3; the reference column of 3.8)."""
         T, device = hidden_BTH.shape[1], hidden_BTH.device
         position_T = torch.arange(T, device=device)
         if self.variant == "reference":
             low_B = (batch.start_B - self.context).clamp(min=0)
-            high_B = (batch.end_B + self.context - 1).clamp(max=T - 1).maximum(batch.end_B)
+            high_B = (batch.end_B + self.context - 1).clamp(max=T - 1).maximum(batch.end_B)  # the answer is always in it
             window_BT = (position_T >= low_B[:, None]) & (position_T <= high_B[:, None])
             inside_BT = (position_T >= batch.start_B[:, None]) & (position_T <= batch.end_B[:, None])
             answer_BT, others_BT = window_BT, ~inside_BT  # specials and padding included, as released

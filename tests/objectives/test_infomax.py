@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import logsigmoid
 
 from raydist.errors import InputError
-from raydist.objectives.base import ReaderOutput, keyed_uniform
+from raydist.objectives.base import ReaderOutput, keyed_dropout, keyed_uniform
 from raydist.objectives.infomax import Infomax, draw_partners, hit_rate, infomax_bound
 
 H = 6
@@ -43,7 +43,8 @@ def slow_infomax(infomax, batch, hidden_BTH):
         start, end = int(batch.start_B[i]), int(batch.end_B[i])
         answer = list(range(start, end + 1))
         if reference:
-            window = [t for t in range(start - C, end + C) if 0 <= t < T]
+            # [s - 5, e + 4]; without context the answer, since what x is drawn from cannot be without it
+            window = [t for t in range(start - C, max(end + C - 1, end) + 1) if 0 <= t < T]
             source, outside = window, [t for t in range(T) if t not in answer]
         else:
             window = [t for t in range(start - C, end + C + 1) if 0 <= t < T and batch.passage_BT[i, t]]
@@ -79,7 +80,8 @@ def slow_infomax(infomax, batch, hidden_BTH):
                 )
         return -total
 
-    return {"local": bounds("local", x, near), "global": bounds("global", s, rest)}
+    sets = {"local": (x, near), "global": (s, rest)}
+    return {part: bounds(part, *sets[part]) for part in infomax.discriminators}
 
 
 def test_bound_by_hand():
@@ -108,7 +110,15 @@ def test_without_weights_the_bound_is_a_constant_of_the_preset(variant, wanted):
     assert terms["local"].count == 5
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *SETTINGS,
+        *({"variant": variant, "context": context} for variant in ("paper", "reference") for context in (0, 1, 3)),
+        *({"variant": variant, only: 0.0} for variant in ("paper", "reference") for only in ("alpha", "beta")),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("has_answer", [[True] * 6, [True, False, True, True, False, True]], ids=["all", "some"])
 def test_equals_a_loop_over_pairs(settings, has_answer):
     batch = make_batch(6, has_answer=has_answer, passage=[1, 1, 1, 2, 3, 4], padding=4)
@@ -116,19 +126,21 @@ def test_equals_a_loop_over_pairs(settings, has_answer):
     hidden_BTH = output_of(batch).hidden_BTH.requires_grad_()
     terms = infomax(batch, output_of(batch)._replace(hidden_BTH=hidden_BTH))
     slow = slow_infomax(infomax, batch, hidden_BTH)
+    assert {part for part in terms if not part.endswith("_accuracy")} == slow.keys()
     inputs = [hidden_BTH, *infomax.parameters()]
-    for part in ("local", "global"):
+    for part in slow:
         torch.testing.assert_close(terms[part].total, slow[part], atol=1e-10, rtol=1e-10)
-    fast_grads = torch.autograd.grad(terms["local"].total + terms["global"].total, inputs)
-    slow_grads = torch.autograd.grad(slow["local"] + slow["global"], inputs)
+    fast_grads = torch.autograd.grad(sum(terms[part].total for part in slow), inputs)
+    slow_grads = torch.autograd.grad(sum(slow.values()), inputs)
     for fast, by_loop in zip(fast_grads, slow_grads):
         torch.testing.assert_close(fast, by_loop, atol=1e-10, rtol=1e-10)
 
 
-def test_padding_and_specials_change_nothing_in_the_paper_preset():
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_padding_and_specials_change_nothing_in_the_paper_preset(dropout):
     short = make_batch(padding=0)
     long = make_batch(padding=5)
-    infomax, T = make_infomax(), short.input_ids_BT.shape[1]
+    infomax, T = make_infomax(dropout=dropout), short.input_ids_BT.shape[1]
     output = output_of(long)
     words_BT = long.question_BT | long.passage_BT
     noisy_BTH = torch.where(words_BT[..., None], output.hidden_BTH, 1e3 * torch.randn_like(output.hidden_BTH))
@@ -163,6 +175,12 @@ def test_the_shift_is_a_derangement_that_varies_with_seed_and_step():
     assert len(seen) > 100
 
 
+def test_the_reference_preset_pairs_each_row_with_the_next_whatever_its_passage():
+    rows = make_batch(4, has_answer=[True, False, True, True], passage=[1, 1, 1, 1]).world
+    for seed, step in itertools.product(range(3), range(3)):
+        assert draw_partners(rows, seed, step, "reference").tolist() == [2, -1, 3, 0]
+
+
 def test_two_rows_of_one_passage_never_pair():
     rows = make_batch(6, passage=[1, 1, 1, 2, 2, 3]).world
     left_out = 0
@@ -186,17 +204,42 @@ def test_partners_do_not_depend_on_the_order_of_rows():
         assert pairs == {(moved.row[i], moved.row[j]) for i, j in enumerate(moved_G) if j >= 0}
 
 
-@pytest.mark.parametrize("variant", ["paper", "reference"])
-@pytest.mark.parametrize("has_answer", [[False, True, False], [False] * 3], ids=["one", "none"])
-def test_fewer_than_two_usable_rows_give_zero_and_a_gradient_for_every_parameter(variant, has_answer):
-    batch = make_batch(3, has_answer=has_answer)
-    infomax = make_infomax(variant=variant)
-    terms = infomax(batch, output_of(batch))
-    assert terms["local"].count == 0
+@pytest.mark.parametrize(
+    ("variant", "given"),
+    [
+        *((variant, {"has_answer": has}) for variant in ("paper", "reference") for has in ([False, True, False], [False] * 3)),
+        ("paper", {"passage": [1, 1, 1]}),
+    ],
+    ids=str,
+)
+def test_without_two_rows_to_pair_the_loss_is_zero_with_a_gradient_for_every_parameter(variant, given):
+    batch = make_batch(3, **given)
+    infomax, output = make_infomax(variant=variant, dropout=0.5), output_of(batch)
+    terms = infomax(batch, output._replace(hidden_BTH=output.hidden_BTH.requires_grad_()))
+    assert all(term.count == 0 for term in terms.values())
     loss = loss_of(infomax, terms)
     loss.backward()
     assert loss.item() == 0
-    assert all(torch.equal(parameter.grad, torch.zeros_like(parameter)) for parameter in infomax.parameters())
+    for leaf in (output.hidden_BTH, *infomax.parameters()):
+        assert torch.equal(leaf.grad, torch.zeros_like(leaf))
+
+
+def test_the_sampled_word_is_a_function_of_seed_step_and_row():
+    batch = make_batch(5)
+    position_T = torch.arange(batch.input_ids_BT.shape[1], dtype=torch.float64)
+
+    def words(batch) -> list[float]:
+        hidden_BTH = position_T[: batch.input_ids_BT.shape[1]].expand(len(batch.start_B), -1)[..., None]
+        return make_infomax().vectors_and_words(batch, hidden_BTH)[0]["local"].flatten().tolist()
+
+    drawn = {(seed, step): words(replace(batch, seed=seed, step=step)) for seed in range(3) for step in range(10)}
+    for (seed, step), found in drawn.items():
+        again = replace(batch, seed=seed, step=step)
+        assert words(again) == found
+        assert words(share(again, [3, 1])) == [found[3], found[1]]  # on another rank
+    for seed in range(3):
+        assert len({tuple(drawn[seed, step]) for step in range(10)}) > 5
+    assert drawn[0, 1] != drawn[1, 1]
 
 
 def test_the_sampled_word_is_each_word_of_the_answer_in_turn():
@@ -244,6 +287,27 @@ def test_the_published_weight_is_on_the_sum_and_an_absent_half_has_no_parameters
     assert infomax.total_scale == pytest.approx(1 / 3 if infomax.variant == "reference" else 1)
 
 
+def test_keyed_dropout_is_a_function_of_seed_step_stream_and_row():
+    batch = make_batch(6)
+    ones_BTH = torch.ones(6, 50, 40)
+    drop = lambda batch, values=ones_BTH, stream="a", rate=0.3: keyed_dropout(values, rate, batch, stream)  # noqa: E731
+    whole_BTH = drop(batch)
+    kept_BTH = whole_BTH > 0
+    # 12,000 draws: the share of zeros has a standard deviation of 0.004; in a unit of a row, of 50 draws, of 0.065
+    assert kept_BTH.float().mean().item() == pytest.approx(0.7, abs=0.02)
+    assert kept_BTH.float().mean(1).std().item() == pytest.approx(0.065, rel=0.15)
+    torch.testing.assert_close(whole_BTH[kept_BTH], torch.full_like(whole_BTH[kept_BTH], 1 / 0.7), rtol=1e-4, atol=0)
+    assert torch.equal(drop(batch), whole_BTH)
+    assert torch.equal(drop(batch, ones_BTH[:, :20]), whole_BTH[:, :20])  # less padding
+    assert torch.equal(drop(share(batch, [4, 2]), ones_BTH[:2]), whole_BTH[[4, 2]])  # another rank
+    others = [drop(replace(batch, step=9)), drop(replace(batch, seed=9)), drop(batch, stream="b"), whole_BTH.flip(0)]
+    for other_BTH in others:  # independent: both kept in 0.49 of the places
+        assert (kept_BTH & (other_BTH > 0)).float().mean().item() == pytest.approx(0.49, abs=0.02)
+    values_BTH = torch.randn(6, 5, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda values: drop(batch, values), (values_BTH,))
+    assert torch.equal(drop(batch, rate=0.0), ones_BTH)
+
+
 def test_dropout_acts_in_training_only():
     batch, infomax = make_batch(), make_infomax(dropout=0.5)
     output = output_of(batch)
@@ -289,6 +353,7 @@ def test_bad_settings_are_refused(settings, message):
 
 
 RANK_CASES = [{**settings, "has": has} for settings in SETTINGS for has in ("all", "some")]
+RANK_CASES += [{"variant": variant, "dropout": 0.5, "has": "all"} for variant in ("paper", "reference")]
 RANK_ROWS = [[0, 2, 4], [1, 3]]
 
 
