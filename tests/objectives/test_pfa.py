@@ -204,6 +204,56 @@ def test_equals_a_loop_over_tokens(align, scope):
     torch.testing.assert_close(terms["perturbed_span"], Span()(batch, changed)["loss"])
 
 
+@pytest.mark.parametrize("penalty", ["one_sided", "two_sided"])
+def test_the_other_penalties_equal_a_loop_over_tokens(penalty):
+    batch, reader, pfa = make_batch(), seeded(TinyReader), make_pfa(penalty=penalty, alpha=0.3, gamma=0.8)
+    with torch.no_grad():
+        pfa.critic.outer.weight *= 3  # norms on both sides of 1
+    output = reader(batch)
+    terms = pfa(batch, output, reader)
+    changed = reader(batch, pfa.perturb(batch, reader.embed(batch), output.hidden_BTH)[0])
+    wanted, norms = 0.0, []
+    for b, t in batch.passage_BT.nonzero().tolist():
+        for share_of, side in ((0.7, output), (0.3, changed)):
+            norms.append(math.hypot(*slow_critic(pfa, side.hidden_BTH[b, t])[1]))
+            wanted += share_of * (max(0.0, norms[-1] - 1) if penalty == "one_sided" else norms[-1] - 1) ** 2
+    assert min(norms) < 1 < max(norms)
+    assert terms["penalty"].total.item() == pytest.approx(wanted, abs=1e-9)
+    assert (terms["critic"].total + terms["alignment"].total).item() == pytest.approx(0.8 * wanted, abs=1e-9)
+
+
+@pytest.mark.parametrize("perturber", ["noise", "dropout"])
+@pytest.mark.parametrize("scope", ["passage", "all"])
+def test_random_perturbers_equal_a_loop_over_their_draws(perturber, scope):
+    batch, reader, pfa = make_batch(), seeded(TinyReader), make_pfa(perturber=perturber, delta=0.3, scope=scope)
+    words_BTE = reader.embed(batch)
+    changed_BTE, _ = pfa.perturb(batch, words_BTE, reader(batch).hidden_BTH)
+    for b in range(5):
+        seed = keyed_uniform(batch.seed, batch.step, f"pfa.{perturber}", batch.world.row[b : b + 1])[0]
+        generator = torch.Generator().manual_seed(int(seed * 2**53))
+        for t in range(batch.input_ids_BT.shape[1]):
+            wanted_E = words_BTE[b, t]
+            if batch.attention_BT[b, t]:  # real tokens draw, perturbed or not
+                draw_E = torch.rand(H, generator=generator).double()
+                if scope == "all" or batch.passage_BT[b, t]:
+                    moved_E = wanted_E + 0.3 * (2 * draw_E - 1), torch.where(draw_E < 0.3, 0.0, wanted_E / 0.7)
+                    wanted_E = moved_E[perturber == "dropout"]
+            torch.testing.assert_close(changed_BTE[b, t], wanted_E, rtol=1e-14, atol=1e-14)
+
+
+def test_without_the_mask_the_second_reading_is_over_all_real_tokens_as_well():
+    batch, reader = make_batch(), seeded(TinyReader)
+    losses = []
+    for mask_non_passage in (True, False):
+        pfa = make_pfa(mask_non_passage=mask_non_passage)
+        output = reader(batch)
+        changed = reader(batch, pfa.perturb(batch, reader.embed(batch), output.hidden_BTH)[0])
+        wanted = Span(mask_non_passage=mask_non_passage)(batch, changed)["loss"]
+        losses.append(pfa(batch, output, reader)["perturbed_span"])
+        torch.testing.assert_close(losses[-1], wanted)
+    assert losses[1].total > losses[0].total
+
+
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_the_closed_form_of_the_critic_is_what_double_backward_gives(penalty):
     clean_NH, perturbed_NH = clouds()
@@ -363,6 +413,32 @@ def test_gradcheck_of_the_whole_objective(perturber):
         return loss_of(pfa, terms)
 
     inputs = tuple(value.detach().clone().requires_grad_() for value in checked.values())
+    assert torch.autograd.gradcheck(total, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("align", ["w1", "sinkhorn"])
+def test_gradcheck_of_the_alignment_of_the_whole_objective(align):
+    batch, reader, pfa = make_batch(2, padding=0), seeded(TinyReader), make_pfa(align=align, sinkhorn_tokens=6, lambda1=0.0)
+
+    class Alignment(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.reader, self.pfa = reader, pfa
+
+        def forward(self):
+            return self.pfa(batch, self.reader(batch), self.reader)["alignment"].total
+
+    task = Alignment()
+    checked = {name: value for name, value in task.named_parameters() if "critic" not in name}  # the critic is fixed
+    assert "reader.words.weight" in checked
+
+    def total(*values):
+        return torch.func.functional_call(task, dict(zip(checked, values)), ())
+
+    inputs = tuple(value.detach().clone().requires_grad_() for value in checked.values())
+    moved = torch.autograd.grad(total(*inputs), inputs, allow_unused=True)
+    unmoved = {name for name, gradient in zip(checked, moved) if gradient is None or not gradient.abs().sum()}
+    assert unmoved == {"reader.head.weight", "reader.head.bias"}
     assert torch.autograd.gradcheck(total, inputs, fast_mode=True)
 
 
