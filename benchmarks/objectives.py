@@ -3,12 +3,13 @@
     python benchmarks/objectives.py [--rounds 5] [--threads 2] [--batch 16]
 
 Each round takes one step (four for `pfa every 4`) of every kind, in turn, on the same batch; the figure is the ratio to the
-plain reader's step of the same round, optimizer included: median (smallest .. largest).
+plain reader's step of the same round, optimizer included: median (smallest .. largest). Exit status 1 where a target is missed.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
 import numpy as np
@@ -31,6 +32,7 @@ KINDS: dict[str, dict] = {
     "pfa cos": {"pfa": {"align": "cos"}},
     "pfa every 4": {"pfa": {"every": 4}},
 }
+TARGETS = {"infomax": 1.05, "hard learning": 1.03, "answer contrast": 1.08, "pfa w1": 2.1, "pfa every 4": 1.3}  # at most
 
 
 def made_batch(size: int, length: int, seed: int = 0) -> Batch:
@@ -77,7 +79,7 @@ def made_sets(start_B: torch.Tensor, end_B: torch.Tensor, length: int, draw: np.
     }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
@@ -109,10 +111,15 @@ def main() -> None:
         for name in KINDS:
             found[name].append(seconds(name, 4 * (number + 1), 4 if "every" in name else 1))
         print(f"round {number}: " + "  ".join(f"{name} {times[-1]:.2f} s" for name, times in found.items()), flush=True)
+    missed = 0
     for name in KINDS:
         ratios = np.array(found[name]) / np.array(found["plain"])
-        print(f"{name:16} {np.median(ratios):.3f} ({ratios.min():.3f} .. {ratios.max():.3f})")
+        ratio, target = float(np.median(ratios)), TARGETS.get(name, np.inf)
+        missed += ratio > target
+        said = f", target ({target} x) {'MISSED' if ratio > target else 'met'}" if name in TARGETS else ""
+        print(f"{name:16} {ratio:.3f} x ({ratios.min():.3f} .. {ratios.max():.3f}){said}")
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
