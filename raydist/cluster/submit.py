@@ -556,9 +556,14 @@ class _Shown:
 
 async def _tail(client: JobSubmissionClient, name: str, shown: _Shown) -> None:
     start = 0
-    async for text in client.tail_job_logs(name):
-        shown.add(text, start)
-        start += len(text)
+    try:
+        async for text in client.tail_job_logs(name):
+            shown.add(text, start)
+            start += len(text)
+    finally:
+        task = asyncio.current_task()
+        if task and task.cancelling():  # by Ctrl-C, which a broken connection must not hide
+            raise KeyboardInterrupt
 
 
 def _until_told(ask: Callable[[], JobDetails], patience_s: float = 60.0) -> JobDetails:

@@ -255,11 +255,10 @@ class Pfa(Objective):
             return
         self.part_weights = {"perturbed_span": lambda1}
         if perturber == "mlp":
-            self.mlp = nn.Sequential(
-                nn.Linear(embedding_size, bottleneck), nn.LeakyReLU(LEAK), nn.Linear(bottleneck, embedding_size)
-            )
+            inner, outer = nn.Linear(embedding_size, bottleneck), nn.Linear(bottleneck, embedding_size)
             if start == "projection":
-                _start_as_projection(self.mlp[0], self.mlp[2])
+                _start_as_projection(inner, outer)
+            self.mlp = nn.Sequential(inner, nn.LeakyReLU(LEAK), outer)
         if lambda2:
             self.part_weights["alignment"] = lambda2 * to_mean
             if align == "w1":

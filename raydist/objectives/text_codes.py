@@ -6,7 +6,7 @@ Equal texts have equal numbers, however they were cut into tokens. Different tex
 in a billion: letters have random codes, and a letter that two texts use differently enters with a factor, a sum of powers of an
 odd base, of which few low bits vanish.
 
-Normalised is as in the ``squad`` rule (PAPERS 2.5), and more is taken as equal in two ways: all punctuation of Unicode is
+Normalised is as in the ``squad`` rule (methods 2.5), and more is taken as equal in two ways: all punctuation of Unicode is
 dropped, not ASCII's alone, and so are blanks. A vocabulary with ## does not tell whether blanks stand beside punctuation; they
 are taken to, as where such tokens are decoded, so that the A of U.S.A. passes for an article.
 """

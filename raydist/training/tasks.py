@@ -142,7 +142,7 @@ def build_objectives(config: Config, reader: SpanReader, folder: Path, steps_per
 
 
 def forces_eager(config: Config) -> bool:
-    """A penalty at the embeddings is differentiated through attention twice, which fused kernels cannot do (PAPERS 4.5)."""
+    """A penalty at the embeddings is differentiated through attention twice, which fused kernels cannot do (methods 4.5)."""
     return config.objectives.pfa is not None and config.objectives.pfa.penalty_at == "embedding"
 
 
