@@ -40,21 +40,23 @@ class Holder:
 
 
 @contextmanager
-def nodes(count: int):
-    """A head without CPUs for work but its own needs, and `count` nodes of one CPU; the Ray cluster and ours on it."""
+def nodes(count: int, head_cpus: int = 2):
+    """A head without CPUs for work but its own needs, and `count` nodes of one CPU; the Ray cluster and ours on it. Elastic
+    training counts CPUs that others hold as its own: there the head must have none.
+    """
     import ray
     from ray.cluster_utils import Cluster as RayCluster
 
     from raydist.cluster.connect import Cluster
     from raydist.config import ClusterConfig
 
-    cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 2, "resources": {"head": 1}})
+    cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": head_cpus, "resources": {"head": 1}})
     added = [cluster.add_node(num_cpus=1, resources={"node": 1}) for _ in range(count)]
     cluster.wait_for_nodes()
     try:
         with Cluster(ClusterConfig(address=cluster.address)) as ours:
             ours.start()
-            holder = ray.remote(num_cpus=2, resources={"head": 1})(Holder).remote()  # so that the work is on the nodes
+            holder = ray.remote(num_cpus=head_cpus, resources={"head": 1})(Holder).remote()  # so that the work is on the nodes
             ray.get(holder.ready.remote())
             yield cluster, added, ours
     finally:
@@ -106,8 +108,8 @@ def a_node_leaves_and_comes_back(folder: Path) -> dict:
     """Elastic training: two workers, then one, then two again; the same steps throughout."""
     from raydist.cluster import pipeline
 
-    steps = [*STEPS, "train.max_steps=120", "train.epochs=40", "train.log_every=1", "cluster.workers=[1, 2]"]
-    with nodes(2) as (cluster, added, ours):
+    steps = [*STEPS, "train.max_steps=2000", "train.epochs=200", "train.log_every=1", "cluster.workers=[1, 2]"]
+    with nodes(2, head_cpus=0) as (cluster, added, ours):
         run = make_run(ours, folder, "elastic", *steps)
         pipeline.prepare(run, ["train"])
         seen: dict[str, int] = {}
