@@ -50,7 +50,8 @@ def nodes(count: int, head_cpus: int = 2):
     from raydist.cluster.connect import Cluster
     from raydist.config import ClusterConfig
 
-    cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": head_cpus, "resources": {"head": 1}})
+    head = {"num_cpus": head_cpus, "resources": {"head": 1}}
+    cluster = RayCluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)  # else only this thread adds nodes
     added = [cluster.add_node(num_cpus=1, resources={"node": 1}) for _ in range(count)]
     cluster.wait_for_nodes()
     try:
