@@ -562,9 +562,6 @@ def tune_searcher(sweep: Sweep) -> Any:
         def save(self, checkpoint_path: str) -> None:
             """Nothing: the ledger has it."""
 
-        def restore(self, checkpoint_path: str) -> None:
-            raise NotImplementedError
-
     return NextTrial()
 
 
