@@ -198,7 +198,7 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     stored, given = context.get_storage(), ray.train.get_checkpoint()
     checkpoints = checkpoints_of(stored.experiment_fs_path, stored.storage_filesystem)
     if given:  # a later one was not whole when its worker was killed
-        checkpoints = [found for found in checkpoints if Path(found.path).name <= Path(given.path).name]
+        checkpoints = [given, *(found for found in checkpoints if Path(found.path).name < Path(given.path).name)]
     state, damaged = restore(checkpoints, plain, optimizer, schedule, needed=given is not None)
     evaluation = kind.evaluation() if "dev" in sets and config.train.evaluate_every != 0 else None
     log = None

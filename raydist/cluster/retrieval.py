@@ -615,7 +615,7 @@ def build_retriever(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[R
 # --- trials of a sweep -----------------------------------------------------------------------------------------------
 
 OF_A_TRIAL = (  # what changes nothing of what trials share
-    *("name", "storage", "cluster.", "sweep", "train.", "optim.", "objectives.", "predict.", "evaluate."),
+    *("name", "storage", "cluster.", "sweep", "train.", "optim.", "objectives.", "predict.", "evaluate.", "track."),
     *("mining.threshold", "mining.power", "mining.weighting", "mining.calibrate", "mining.rounds"),
     *("mining.hard_negatives", "mining.negative_p"),
     *("retriever.towers", "retriever.loss", "retriever.objective", "retriever.normalise", "retriever.scale"),
