@@ -210,12 +210,15 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
         log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size, trackers, warnings)
     every = config.train.evaluate_every or per_epoch
     settings = config.train
-    nodes = [ray.get_runtime_context().get_node_id()] * ranks
+    places = [(ray.get_runtime_context().get_node_id(), state["step"])] * ranks
     if ranks > 1:
-        torch.distributed.all_gather_object(nodes, nodes[0])
+        torch.distributed.all_gather_object(places, places[0])
+    nodes, begins = ({place[i] for place in places} for i in range(2))
+    if len(begins) > 1:  # one could not read what another could; Ray starts them anew
+        raise RuntimeError(f"train workers read checkpoints of different steps: {sorted(begins)}")
     if log:
         log.started(time.time() - began)
-        note_attempt(run, state["step"], ranks, len(set(nodes)))
+        note_attempt(run, state["step"], ranks, len(nodes))
 
     steps = training_steps(
         train,
