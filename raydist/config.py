@@ -108,7 +108,7 @@ class DataConfig(Section):
 
 
 class ModelConfig(Section):
-    name: str = "builtin:minilm"  # builtin:tiny, builtin:minilm, a Hugging Face name, or a folder
+    name: str = "builtin:minilm"  # also builtin:minilm_new, builtin:tiny, a Hugging Face name, or a folder
     revision: str | None = None
     attention: Literal["auto", "sdpa", "eager"] = "auto"
     dropout: float | None = Field(None, ge=0, lt=1)  # None: what the model's own config says

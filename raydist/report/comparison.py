@@ -13,6 +13,7 @@ import numpy as np
 from raydist.reader.metrics import Score, adversarial_scores
 from raydist.reader.significance import Comparison, paired_bootstrap
 from raydist.report.markup import Html, el, is_number, join, swatch, table, took
+from raydist.report.mining import METHODS, METRICS, ordered, scores_by_set
 from raydist.report.parts import (
     figures,
     language_bars,
@@ -192,6 +193,34 @@ def seed_row(
     return [*row, el("div", gap, chance(test) if test else None, class_="difference n")]
 
 
+def retrieval(runs: Sequence[Run]) -> Html | None:
+    """Retrieval metrics of every method: a value for each group of runs, and its deviation where it has several seeds."""
+    groups = seed_groups(runs)
+    found = [[scores_by_set(run) for run in group.runs] for group in groups]
+    parts: list[Html] = []
+    for test_set in dict.fromkeys(name for group in found for scored in group for name in scored):
+        by_group = [[scored[test_set] for scored in group if test_set in scored] for group in found]
+        rows = []
+        for method in ordered(method for group in by_group for scored in group for method in scored):
+            for place, group in enumerate(by_group):
+                cells = [mean_and_deviation([scored.get(method, {}).get(metric) for scored in group]) for metric in METRICS]
+                if any(cells):
+                    rows.append([METHODS.get(method, method), join([swatch(place), groups[place].name]), *cells])
+        parts += [el("h3", test_set), table(["Method", "Runs", *METRICS], rows)]
+    if not parts:
+        return None
+    note = "In per cent. After ±: the deviation, that of a sample, over runs that differ in their seed alone."
+    return join([*parts, el("p", note, class_="note")])
+
+
+def mean_and_deviation(values: Sequence[float | None]) -> Html | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    deviation = el("small", f" ± {np.std(known, ddof=1):.2f}") if known[1:] else None
+    return el("span", f"{np.mean(known):.2f}", deviation, class_="n")
+
+
 def curves(runs: Sequence[Run]) -> Html | None:
     """Scores and losses over steps, overlaid."""
     return figures([*score_plots(runs), *loss_plots(runs), *other_plots(runs)])
@@ -263,6 +292,7 @@ COMPARISONS: list[tuple[str, Callable[[Sequence[Run]], Html | None]]] = [
     ("Runs", overview),
     ("Over seeds", over_seeds),
     ("Scores", scores),
+    ("Retrieval", retrieval),
     ("Settings that differ", settings),
     ("Curves", curves),
     ("By language", language_bars),

@@ -11,6 +11,7 @@ cross_encoder/reliability.json     {"before": {"expected_calibration_error": e, 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -48,11 +49,17 @@ def scores_by_set(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
     return by_set
 
 
+def ordered(methods: Iterable[str]) -> list[str]:
+    """Each method once: ours as METHODS has them, then the others."""
+    found = dict.fromkeys(methods)
+    return [method for method in METHODS if method in found] + [method for method in found if method not in METHODS]
+
+
 def retrieval(run: Run) -> Html | None:
     """Methods against metrics, for each test set."""
     parts = []
     for test_set, found in scores_by_set(run).items():
-        methods = [method for method in METHODS if method in found] + [method for method in found if method not in METHODS]
+        methods = ordered(found)
         shown = [metric for metric in METRICS if any(metric in found[method] for method in methods)]
         rows = [
             [METHODS.get(method, method), *(with_interval(found[method], metric) for metric in shown)] for method in methods

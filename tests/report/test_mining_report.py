@@ -13,6 +13,7 @@ from raydist.config import load_config, override, to_yaml
 from raydist.mining.cross_encoder import classification_scores, expected_calibration_error, reliability_bins, sigmoid
 from raydist.mining.silver import select_silver, yield_curve
 from raydist.records import MINED_EXAMPLE_SCHEMA, SCORED_SCHEMA
+from raydist.report.comparison import retrieval as compared_retrieval
 from raydist.report.html import write_report
 from raydist.report.mining import METHODS, cross_encoder, mined_pairs, retrieval
 from raydist.report.published_retrieval import SETS, differences, known_set, published_retrieval
@@ -93,6 +94,25 @@ def test_methods_and_sets_of_other_names_are_shown_too(tmp_path):
     assert "MRR@100" in text
     assert "P@5<" not in text  # nothing is known of it
     assert "3.00" not in text
+
+
+def test_several_runs_stand_side_by_side_with_the_deviation_over_their_seeds(tmp_path):
+    def write(name, seed, power, found):
+        config = f"task: retriever\nseed: {seed}\nmining: {{power: {power}}}\n"
+        return load_run(write_run(tmp_path / name, {}, config=config, metrics=found))
+
+    gold, bm25 = "retrieval.reqa.gold.P@1", "retrieval.reqa.bm25.P@1"
+    runs = [
+        write("squared_0", 0, 2, {gold: 0.5, bm25: 0.25}),
+        write("squared_1", 1, 2, {gold: 0.52, bm25: 0.25}),
+        write("plain", 0, 1, {gold: 0.75}),
+    ]
+    rows = [re.sub(r"<[^>]*>", " ", row).split() for row in compared_retrieval(runs).split("<tr>")[2:]]
+    assert rows[0][:4] == ["BM25", "squared", "25.00", "±"]
+    assert rows[1][:6] == ["Gold", "pairs", "squared", "51.00", "±", "1.41"]
+    assert rows[2][:4] == ["Gold", "pairs", "plain", "75.00"]
+    assert len(rows) == 3  # nothing is known of the plain run's BM25
+    assert compared_retrieval([write("reader", 0, 1, {"dev.f1": 80.0})]) is None
 
 
 def test_the_yield_is_said_and_drawn(run):

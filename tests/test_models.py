@@ -1,0 +1,50 @@
+"""Models by name."""
+
+import pytest
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+
+from raydist.errors import InputError
+from raydist.models import model_folder
+
+
+def test_the_new_minilm_has_the_shape_and_the_words_of_the_trained_one_and_other_weights(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYDIST_CACHE", str(tmp_path))
+    trained, new = model_folder("builtin:minilm"), model_folder("builtin:minilm_new")
+    theirs, ours = load_file(trained / "model.safetensors"), load_file(new / "model.safetensors")
+    assert {name: weight.shape for name, weight in ours.items()} == {
+        name: weight.shape for name, weight in theirs.items() if name != "embeddings.position_ids"
+    }
+    word = "embeddings.word_embeddings.weight"
+    assert ours[word].std() == pytest.approx(0.02, rel=0.01)
+    assert not ours[word].equal(theirs[word])
+    text = "Who built the lighthouse Zyxquor?"
+    assert AutoTokenizer.from_pretrained(new)(text) == AutoTokenizer.from_pretrained(trained)(text)
+    assert model_folder("builtin:minilm_new") == new
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("builtin:large", "there are builtin:tiny, builtin:minilm and builtin:minilm_new"),
+        ("./nowhere", "no such folder; at hand without a network: builtin:tiny"),
+    ],
+)
+def test_a_name_that_stands_for_nothing_is_answered_with_what_there_is(name, message):
+    with pytest.raises(InputError, match=message):
+        model_folder(name)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], "has no config.json"),
+        (["config.json"], "has no weights"),
+        (["config.json", "pytorch_model.bin"], "only pytorch_model.bin, which are not read because such files can run code"),
+    ],
+)
+def test_a_folder_without_safe_weights_is_refused(tmp_path, files, message):
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(InputError, match=message):
+        model_folder(str(tmp_path))
