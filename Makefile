@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help quickstart test test-all lint format bench chaos experiments experiments-sample clean
+.PHONY: help quickstart test test-all lint format bench chaos experiments experiments-sample experiments-retrieval clean
 
 help:
 	@echo "make quickstart   reader and retrieval on the embedded sample, ending in a report"
@@ -13,6 +13,7 @@ help:
 	@echo "make bench        comparisons with peers (long); DATA=folder"
 	@echo "make chaos        faults and random kills against a small run, ending in a table (an hour; interrupted, it goes on)"
 	@echo "make experiments  what the objectives do on real data (hours; interrupted, it goes on); DATA=folder"
+	@echo "make experiments-sample, make experiments-retrieval    the same on the sample; what mining does on real data"
 
 $(VENV)/.runtime: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 13), f"Python 3.11 or 3.12 is needed, this is {sys.version}"'
@@ -56,6 +57,12 @@ experiments: $(VENV)/.runtime
 
 experiments-sample: $(VENV)/.runtime
 	$(BIN)/python benchmarks/experiments.py sample --seeds 0 1 2
+
+experiments-retrieval: $(VENV)/.runtime
+	$(BIN)/python benchmarks/experiments.py retrieval --only reqa reqa_new --seeds 0 1 2 data.root=$(DATA)
+	$(BIN)/python benchmarks/experiments.py retrieval --only squad_documents --seeds 0 data.root=$(DATA)
+	test -d runs/data/scifact || $(BIN)/python benchmarks/scifact.py $(DATA)/scifact/scifact.zip runs/data/scifact
+	$(BIN)/python benchmarks/experiments.py retrieval --only scifact --seeds 0 data.root=runs/data
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/nbest.py --data-dir $(DATA)

@@ -40,7 +40,7 @@ def main() -> None:
         command = [sys.executable, "-m", "raydist.cli", "run", str(path), f"seed={seed}", f"name={name}"]
         subprocess.run([*command, f"storage={args.storage}", *overrides], check=True)
     by_config = [str(args.storage / names[path, seed]) for path in configs for seed in args.seeds]
-    out = args.storage / f"experiments_{args.group}.html"
+    out = args.storage / f"{'_'.join(['experiments', args.group, *args.only])}.html"
     subprocess.run([sys.executable, "-m", "raydist.cli", "report", *by_config, "--out", str(out)], check=True)
 
 

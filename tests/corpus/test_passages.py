@@ -1,5 +1,8 @@
 import gzip
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -354,6 +357,20 @@ def test_real_sets_are_read_whole(data_dir):
     assert (len(found.sentences), len(found.questions), found.rejected) == (5605, 5246, [])
     found = read_answer_pairs(data_dir / "reqa_squad" / "train-10k.json.gz")
     assert (len(found.questions), found.rejected) == (10_000, [])
+
+
+@pytest.mark.realdata
+def test_scifact_is_put_into_beir_layout_sentence_by_sentence(data_dir, tmp_path):
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "scifact.py"
+    archive = data_dir / "scifact" / "scifact.zip"
+    subprocess.run([sys.executable, script, archive, tmp_path], check=True)
+    counts = {"train": (505, 1025), "test": (188, 366)}  # claims with evidence, and its sentences
+    for split, (claims, gold) in counts.items():
+        found = read_beir(tmp_path, split)
+        assert (found.questions.num_rows, found.gold.num_rows, len(found.rejected)) == (claims, gold, 0)
+    assert (found.passages.num_rows, found.sentences.num_rows) == (5183, 45952)
+    texts = dict(zip(found.sentences["sentence_id"].to_pylist(), found.sentences["text"].to_pylist()))
+    assert texts["13734012#4"].startswith("RESULTS Of the 32,441 appendix samples 16 were positive for abnormal PrP")
 
 
 @pytest.mark.realdata
