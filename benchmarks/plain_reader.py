@@ -3,7 +3,8 @@
     python benchmarks/plain_reader.py --seed 0 --out plain_0.json          one run: scores on dev-A, AddSent-A, AddOneSent-A
     python benchmarks/plain_reader.py --compare runs/real_squad_0 ... --plain plain_0.json ...    ours beside it
 
-Nothing of raydist is used but its reader of files and its scores (which equal the official definition; see the tests).
+Nothing of raydist is used but its reader of files, its choice of 4,000 questions, and its scores (which equal the official
+definition; see the tests). Batches are grouped by length, as the Trainer's group_by_length does.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from transformers.utils import logging
 from raydist.corpus.readers import plan_splits, read_split
 from raydist.models import model_folder
 from raydist.reader.metrics import adversarial_scores, aggregate, score_predictions
+from raydist.reader.parts import draw_questions
 
 LENGTH, STRIDE, QUESTIONS, EPOCHS, BATCH, LR, WARMUP, N = 256, 128, 4000, 2, 16, 1e-4, 0.1, 20
 TESTS = {
@@ -103,10 +105,10 @@ def train(data: Path, seed: int, questions: int, max_steps: int | None):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForQuestionAnswering.from_pretrained(folder)
     examples = examples_of(data / "squad/train-subset-v1.1.json.gz")
-    chosen = np.random.default_rng(0).permutation(len(examples))[:questions]  # the same ones for every seed
-    rows = windows_of([examples[i] for i in chosen], tokenizer, with_labels=True)
+    draws = draw_questions([example.id for example in examples], 0, adversarial=False)  # those that ours takes, for every seed
+    rows = windows_of([examples[i] for i in np.sort(np.argsort(draws)[:questions])], tokenizer, with_labels=True)
     generator = torch.Generator().manual_seed(seed)
-    lengths = [len(row["input_ids"]) for row in rows]  # grouped by length, as Trainer's group_by_length does: less padding
+    lengths = [len(row["input_ids"]) for row in rows]
     sampler = LengthGroupedSampler(BATCH, lengths=lengths, generator=generator)
     loader = DataLoader(rows, BATCH, sampler=sampler, collate_fn=pad)
     steps = len(loader) * EPOCHS
@@ -142,6 +144,7 @@ def scores_of(model, tokenizer, data: Path, tests: list[str]) -> dict[str, float
         if name != "squad":
             worst = aggregate(adversarial_scores(rows))
             scores |= {f"{name}.addsent_{key}": worst[key] for key in ("f1", "em")}
+            scores[f"{name}.original_f1"] = aggregate([row for row in rows if "-" not in row.id])["f1"]
     return {key: round(float(value), 3) for key, value in scores.items()}
 
 

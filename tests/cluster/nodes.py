@@ -181,16 +181,21 @@ def scoring(folder: Path) -> dict:
         calm = make_run(ours, folder / "calm", "mined", *settings, config="debug_retrieval")
         retrieval.mine_only(calm)
         disturbed = make_run(ours, folder / "disturbed", "mined", *settings, config="debug_retrieval")
+        scored: dict[str, list] = {}
+
+        def parts_of(name: str) -> list[Path]:
+            return list((folder / name).glob("stages/scores-*/part-*"))
 
         def disturb() -> None:
-            wait_for(lambda: list((folder / "disturbed").glob("stages/scores-*/part-*")), 300)
+            wait_for(lambda: parts_of("disturbed"), 300)
             cluster.remove_node(added[0], allow_graceful=False)
+            scored["then"] = parts_of("disturbed")
 
         thread = threading.Thread(target=disturb, daemon=True)
         thread.start()
         retrieval.mine_only(disturbed)
         thread.join(30)
-        return {"killed": not thread.is_alive()}
+        return {"killed": not thread.is_alive(), "parts": len(scored.get("then", [])), "of": len(parts_of("calm"))}
 
 
 if __name__ == "__main__":

@@ -16,13 +16,15 @@ from raydist.errors import InputError
 pytestmark = pytest.mark.ray
 
 
+LAYOUT = ("mining.part_questions=6", "index.shard_rows=50", "cluster.threads_per_worker=1")  # how sums round: by the threads
+
+
 @pytest.fixture(scope="module")
 def finished(cluster, storage):
     """A whole run, made once."""
     from raydist.config import load_config
 
-    overrides = [f"storage={storage}", "cluster.threads_per_worker=1"]  # how sums round depends on the threads
-    run = pipeline.Run(load_config("debug_retrieval", overrides).config, cluster)
+    run = pipeline.Run(load_config("debug_retrieval", [f"storage={storage}", *LAYOUT]).config, cluster)
     run.begin()
     pipeline.run_all(run)
     return run
@@ -64,9 +66,8 @@ def test_a_second_call_makes_nothing_and_needs_no_ray(finished, capsys, monkeypa
 
 
 def test_shards_and_actors_change_nothing(finished, make_run):
-    other = make_run(
-        "name=layout", "index.shard_rows=70", "cluster.actors=3", "cluster.threads_per_worker=1", config="debug_retrieval"
-    )
+    settings = ("index.shard_rows=70", "mining.part_questions=20", "cluster.actors=3", "cluster.threads_per_worker=1")
+    other = make_run("name=layout", *settings, config="debug_retrieval")
     corpus = retrieval.open_corpora(other, ["train"])["train"]
     encoder = retrieval.named_encoder(other, "builtin:tiny", "auto", context=False)
     cross_encoder = pipeline.Run(
@@ -79,12 +80,49 @@ def test_shards_and_actors_change_nothing(finished, make_run):
 
 def test_another_threshold_asks_no_model_and_keeps_what_a_fresh_run_would(finished, make_run, capsys):
     threshold = sorted(row["p"] for row in silver(finished))[len(silver(finished)) // 2]
-    other = make_run("name=debug_retrieval", f"mining.threshold={threshold}", config="debug_retrieval")
+    other = make_run(*LAYOUT, f"mining.threshold={threshold}", config="debug_retrieval")
     retrieval.mine_only(other)
     assert "scores of train: already done" in capsys.readouterr().out
     for row in silver(other):
         assert row["kept"] == (row["p"] >= threshold)
-    retrieval.mine_only(make_run(config="debug_retrieval"))  # as it was
+    retrieval.mine_only(make_run(*LAYOUT, config="debug_retrieval"))  # as it was
+
+
+def test_a_second_round_asks_the_retriever_of_the_first_with_all_options_at_once(finished, make_run):
+    """Rounds, calibration, hard negatives, distillation, two towers, cached gradients: each has tests of its own elsewhere."""
+    from sentence_transformers import SentenceTransformer
+
+    from raydist.mining.cross_encoder import sigmoid
+
+    mining = ("mining.rounds=2", "mining.calibrate=temperature", "mining.hard_negatives=2", "mining.negative_p=1")
+    trained = ("retriever.towers=separate", "retriever.loss=kl", "retriever.cached=true", "retriever.chunk_rows=5")
+    less = ("retriever.variants=[]", "retriever.answer_context=none", "retriever.rerank=0")
+    run = make_run(*LAYOUT, *mining, *trained, *less, "name=options", config="debug_retrieval")
+    run.base = "debug_retrieval_cross_encoder"
+    pipeline.run_all(run)
+    metrics = run.folder.read_json("metrics.json")
+    assert {"retrieval.sample.round1.P@1", "retrieval.sample.gold_silver_weighted.P@1"} <= metrics.keys()
+    rows = silver(run)
+    temperature = run.folder.read_json("cross_encoder/reliability.json")["temperature"]
+    assert [row["p"] for row in rows] == pytest.approx([sigmoid(row["logit"], temperature) for row in rows], abs=1e-6)
+    assert any(row["p"] != pytest.approx(sigmoid(row["logit"], 1.0), abs=1e-4) for row in rows)
+    towers = [
+        SentenceTransformer(run.storage.path(name, "model", tower), device="cpu")
+        for name in ("options_round1", "options")
+        for tower in ("query", "answer")
+    ]
+    first = [tower[0].auto_model.encoder.layer[0].output.dense.weight for tower in towers]
+    assert len({float(weight.sum()) for weight in first}) == 4, "two rounds of two towers, each trained"
+    corpus = retrieval.open_corpora(run, ["train"])["train"]
+    questions = {row["question_id"]: row["text"] for row in corpus.read("questions").to_pylist()}
+    table = SentenceTable(Path(corpus.sentences.stage.storage.path(corpus.sentences.stage.folder)) / "table")
+    sentences = table.texts(range(corpus.num_sentences)).to_pylist()
+    scores = towers[0].encode(list(questions.values())) @ towers[1].encode(sentences).T
+    ranks = {id: (-row).argsort(kind="stable").argsort() + 1 for id, row in zip(questions, scores)}
+    numbers = {id: number for number, id in enumerate(table.ids(range(corpus.num_sentences)).to_pylist())}
+    found = [(row["dense_rank"], ranks[row["question_id"]][numbers[row["sentence_id"]]]) for row in rows if row["dense_rank"]]
+    same = [ours == theirs for ours, theirs in found]
+    assert sum(same) / len(same) > 0.9, "the dense candidates are those of the first round's towers"
 
 
 def test_an_index_is_searched_and_documents_are_added_to_it(make_run, tmp_path):
@@ -119,29 +157,32 @@ def test_bad_input_is_named(make_run, overrides, message):
         pipeline.run_all(make_run("name=bad", *overrides, config="debug_retrieval"))
 
 
-def test_killed_in_every_stage_it_ends_with_the_same_bytes_and_makes_no_part_twice(tmp_path):
+def test_killed_in_every_stage_it_ends_with_the_same_bytes_and_makes_no_part_twice(finished, tmp_path):
     """kill -9 of the driver while it indexes, finds, scores and selects; then the same command again."""
-    command = [sys.executable, "-m", "raydist.cli", "mine", "debug_retrieval", "mining.part_questions=6", "index.shard_rows=50"]
+    command = [sys.executable, "-m", "raydist.cli", "mine", "debug_retrieval", *LAYOUT, f"storage={tmp_path}"]
+    calm = Path(finished.storage.path())
 
-    def parts(storage: Path) -> dict[str, Path]:
-        return {f"{file.parent.name}/{file.name}": file for file in storage.glob("stages/*/part-*")}
+    def parts() -> dict[Path, int]:
+        return {file.relative_to(tmp_path): file.stat().st_mtime_ns for file in tmp_path.glob("stages/*/part-*")}
 
-    disturbed, calm = tmp_path / "disturbed", tmp_path / "calm"
-    written: dict[str, int] = {}
-    for stage in ("bm25-", "candidates-", "scores-", "silver-"):
-        driver = subprocess.Popen([*command, f"storage={disturbed}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while driver.poll() is None and not any(name.startswith(stage) for name in parts(disturbed)):
-            time.sleep(0.02)
+    written: dict[Path, int] = {}
+    for stage in ("bm25", "candidates", "scores", "silver"):
+        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while driver.poll() is None and not any(tmp_path.glob(f"stages/{stage}-*/part-*")):
+            time.sleep(0.002)
         os.kill(driver.pid, signal.SIGKILL)
         driver.wait()
-        for name, file in parts(disturbed).items():
-            written.setdefault(name, file.stat().st_mtime_ns)
-    assert any(name.startswith("scores-") for name in written)
-    for storage in (disturbed, calm):
-        subprocess.run([*command, f"storage={storage}"], check=True, capture_output=True, timeout=600)
-    for name, file in parts(disturbed).items():
-        assert written.get(name, file.stat().st_mtime_ns) == file.stat().st_mtime_ns, f"{name} was made again"
-    ours, theirs = parts(disturbed), parts(calm)
-    assert ours.keys() == theirs.keys()
-    for name, file in ours.items():
-        assert file.read_bytes() == theirs[name].read_bytes(), name
+        (begun,) = tmp_path.glob(f"stages/{stage}-*")
+        assert not (begun / "manifest.json").exists(), f"{stage} was not killed half-way"
+        for name, when in parts().items():
+            written.setdefault(name, when)
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    made_again = [str(name) for name, when in parts().items() if written.get(name, when) != when]
+    assert made_again == []
+    files = [file.relative_to(tmp_path) for file in tmp_path.glob("stages/*/**/*") if file.is_file()]
+    compared = [name for name in files if name.name != "manifest.json"]  # which says how long it took
+    assert {name.parts[1].partition("-")[0] for name in compared} >= {"bm25", "vectors", "candidates", "scores", "silver"}
+    differing = [str(name) for name in compared if (tmp_path / name).read_bytes() != (calm / name).read_bytes()]
+    assert differing == []
+    pairs = "debug_retrieval/mining/silver.parquet"
+    assert (tmp_path / pairs).read_bytes() == (calm / pairs).read_bytes()
