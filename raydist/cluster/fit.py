@@ -263,10 +263,13 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
                 if better and settings.choose == "best":
                     _export(kind, plain, run, "best")
             over = state["over"] = bool(settings.early_stop and state["waited"] >= settings.early_stop)
+            if log and over and log.recent:  # no later step will tell of these
+                log.step(done, lr)
         if done % settings.checkpoint_every == 0 or done == total or over:
             if log and (done == total or over):
-                last = _export_final(kind, plain, run, settings.choose == "best" and evaluation is not None)
-                run.write_json("fitted.json", log.summary(state, last))
+                fitted = log.summary(state)  # before the model is written, which is no training
+                fitted["model"] = _export_final(kind, plain, run, settings.choose == "best" and evaluation is not None)
+                run.write_json("fitted.json", fitted)
                 write_traces(plain, batches[0], run)
             save(plain, optimizer, schedule, state, log, rank)
         elif evaluate:  # by every rank, since report() is a barrier
@@ -467,16 +470,16 @@ class RunLog:
         self.evaluating += seconds
         self.seen_at += seconds
 
-    def summary(self, state: Mapping[str, Any], chosen: str) -> dict[str, Any]:
+    def summary(self, state: Mapping[str, Any]) -> dict[str, Any]:
         seconds = time.monotonic() - self.begun
-        rate = (self.seen - self.first) * self.batch_size / max(1e-9, seconds - self.evaluating)
+        rate = (state["step"] - self.first) * self.batch_size / max(1e-9, seconds - self.evaluating)
         summary = {
             "steps": state["step"],
             "seconds": round(seconds, 1),
             "startup_s": self.startup,
             "examples_per_s": round(rate, 2),
         }
-        return summary | {"model": chosen} | ({"best_step": state["best_step"]} if state["best_step"] else {})
+        return summary | ({"best_step": state["best_step"]} if state["best_step"] else {})
 
     def flush(self) -> None:
         """The whole file, at once."""
