@@ -38,13 +38,13 @@ def examples_of(path: Path) -> list:
     return [example for split in plan_splits([str(path)]) for example in read_split(split)[0]]
 
 
-def windows_of(examples: list, tokenizer, with_labels: bool) -> list[dict]:
+def windows_of(examples: list, tokenizer, with_labels: bool, length: int = LENGTH) -> list[dict]:
     """Windows as the transformers example makes them, padded to the batch's longest later."""
     encoded = tokenizer(
         [example.question for example in examples],
         [example.context for example in examples],
         truncation="only_second",
-        max_length=LENGTH,
+        max_length=length,
         stride=STRIDE,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
@@ -78,11 +78,11 @@ def pad(rows: list[dict], length: int | None = None) -> dict[str, torch.Tensor]:
 
 
 @torch.inference_mode()
-def predict(model, tokenizer, examples: list) -> dict[str, str]:
+def predict(model, tokenizer, examples: list, length: int = LENGTH) -> dict[str, str]:
     """Best text per question: top-20 starts x top-20 ends of every window."""
     model.eval()
     best: dict[str, tuple[float, str]] = {}
-    rows = windows_of(examples, tokenizer, with_labels=False)
+    rows = windows_of(examples, tokenizer, with_labels=False, length=length)
     rows.sort(key=lambda row: len(row["input_ids"]))
     for at in range(0, len(rows), 16):
         batch = rows[at : at + 16]
