@@ -169,14 +169,22 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_names_term_step_and_rows(
     assert not run.folder.exists("model")
 
 
-def test_training_stops_early_when_dev_does_not_get_better(make_run):
-    run = make_run(
-        *STEPS, "name=early", "train.evaluate_every=2", "train.early_stop=1", "optim.lr=1e-9", "optim.warmup_steps=0"
-    )
+def test_training_stops_early_and_keeps_the_model_of_its_best_step(make_run):
+    settings = ("train.evaluate_every=2", "train.early_stop=1", "train.checkpoint_every=2", "train.keep_checkpoints=20")
+    run = make_run(*STEPS, *settings, "name=early", "train.choose=best", "train.log_every=3", "optim.lr=1e-7")
     pipeline.train(run)
     fitted = run.folder.read_json("fitted.json")
     assert fitted["steps"] == 4  # the second evaluation was not better than the first
-    assert fitted["best_step"] == 2
+    assert (fitted["best_step"], fitted["model"]) == (2, "best")
+    assert list(losses(run)) == [3, 4], "the step after the last line is told, too"
+    by_step = {}
+    for checkpoint in checkpoints_of(run.folder.path("checkpoints"), LocalFileSystem()):
+        folder = Path(checkpoint.path)
+        by_step[json.loads((folder / "state.json").read_text())["step"]] = load_file(folder / "task.safetensors")
+    head = "qa_outputs.weight"
+    ours = weights(run)[head]
+    assert ours.equal(by_step[2][f"reader.question_answering.{head}"])
+    assert not ours.equal(by_step[4][f"reader.question_answering.{head}"])
 
 
 @pytest.mark.parametrize("file", ["task.safetensors", "optimizer.pt", "state.json"])
