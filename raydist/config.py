@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails
 
 from raydist.errors import InputError
 
@@ -26,6 +27,19 @@ class Section(BaseModel):
     """A closed, immutable part of a run's configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def _problems(self) -> Iterator[str]:
+        """What is wrong between keys that are right each by itself."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _told_at_once(self) -> Self:
+        problems: list[InitErrorDetails] = [
+            {"type": "value_error", "input": None, "ctx": {"error": ValueError(text)}} for text in self._problems()
+        ]
+        if problems:  # a ValueError could carry but one of them
+            raise ValidationError.from_exception_data(type(self).__name__, problems)
+        return self
 
 
 def _listed(value: Any) -> Any:
@@ -52,17 +66,11 @@ class SourceConfig(Section):
     def _shorthand(cls, value: Any) -> Any:
         return {"files": value} if isinstance(value, str | list) else value
 
-    @model_validator(mode="after")
-    def _one_origin(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         if bool(self.files) == bool(self.hub):
-            raise ValueError("give either files or hub")
-        return self
-
-    @model_validator(mode="after")
-    def _fold_of_folds(self) -> Self:
+            yield "give either files or hub"
         if self.leave_out and not 0 <= self.leave_out[0] < self.leave_out[1] > 1:
-            raise ValueError(f"leave_out is [fold, folds] with fold from 0 to folds - 1, got {list(self.leave_out)}")
-        return self
+            yield f"leave_out is [fold, folds] with fold from 0 to folds - 1, got {list(self.leave_out)}"
 
 
 class SampleConfig(Section):
@@ -367,17 +375,11 @@ class TrainConfig(Section):
     early_stop: int | None = Field(None, ge=1)  # evaluations without a better score
     log_every: int = Field(10, ge=1)
 
-    @model_validator(mode="after")
-    def _groups_fit(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         if self.accumulate > self.batch_size:
-            raise ValueError(f"cannot cut a batch of {self.batch_size} into {self.accumulate} groups: lower accumulate")
-        return self
-
-    @model_validator(mode="after")
-    def _scores_to_choose_by(self) -> Self:
+            yield f"cannot cut a batch of {self.batch_size} into {self.accumulate} groups: lower accumulate"
         if self.evaluate_every == 0 and (self.choose == "best" or self.early_stop):
-            raise ValueError("choosing the best or stopping early needs evaluations: set evaluate_every, or choose: last")
-        return self
+            yield "choosing the best or stopping early needs evaluations: set evaluate_every, or choose: last"
 
 
 class OptimConfig(Section):
@@ -538,61 +540,36 @@ class Config(Section):
             raise ValueError("'stages' is the folder of the stage cache: choose another name")
         return value
 
-    @model_validator(mode="after")
-    def _a_row_for_every_worker(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         rows, workers = self.train.batch_size // self.train.accumulate, self.cluster.max_workers
         if rows < workers:
-            raise ValueError(
-                f"{workers} workers cannot share {rows} rows: train.batch_size / train.accumulate must reach cluster.workers"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _something_to_stop_by(self) -> Self:
+            yield f"{workers} workers cannot share {rows} rows: train.batch_size / train.accumulate must reach cluster.workers"
         if self.train.early_stop and not self.data.dev and self.task == "reader":
-            raise ValueError("train.early_stop needs a dev set: set data.dev")
-        return self
-
-    @model_validator(mode="after")
-    def _objectives_fit(self) -> Self:
-        rows = self.train.batch_size // self.train.accumulate
+            yield "train.early_stop needs a dev set: set data.dev"
         if self.objectives.infomax and rows < 2:
-            raise ValueError(
+            yield (
                 f"objectives.infomax draws negatives from the batch, and one forward pass has {rows} row: set train.batch_size "
                 f"over train.accumulate to 2 or more"
             )
         pfa = self.objectives.pfa
         if pfa and pfa.penalty_at == "embedding" and self.model.attention == "sdpa":
-            raise ValueError(
+            yield (
                 "objectives.pfa.penalty_at: embedding needs a second derivative, which model.attention: sdpa has not: "
                 "use eager or auto, or penalty_at: representation"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _a_score_of_this_task(self) -> Self:
         if self.task == "reader" and self.train.metric not in ("f1", "em"):
-            raise ValueError(f"train.metric: a reader has f1 and em, not {self.train.metric}")
-        return self
-
-    @model_validator(mode="after")
-    def _a_teacher_has_something_to_say(self) -> Self:
+            yield f"train.metric: a reader has f1 and em, not {self.train.metric}"
         if self.retriever.loss != "softmax" and not self.mining.hard_negatives:
-            raise ValueError(
+            yield (
                 f"retriever.loss: {self.retriever.loss} learns from scores of mined negatives: set mining.hard_negatives to 1 "
                 f"or more"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _a_temperature_that_acts(self) -> Self:
         given = self.retriever
         if given.temperature != 1 and given.loss != "kl":
-            raise ValueError(
+            yield (
                 f"retriever.temperature is that of retriever.loss: kl, and the loss is {given.loss}: set retriever.scale "
                 f"({1 / given.temperature:g} is this temperature), or leave it out"
             )
-        return self
 
     def sets(self) -> dict[str, SourceConfig]:
         """Every data set by name: train, dev and the test sets that are given."""

@@ -39,6 +39,24 @@ def test_all_problems_are_reported_at_once_with_the_nearest_key(write):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (
+            "train: {batch_size: 1, early_stop: 2, metric: accuracy}\nobjectives: {infomax: {}}\ncluster: {workers: 2}\n",
+            ["the config: 2 workers cannot share 1 rows", "needs a dev set", "one forward pass has 1 row", "not accuracy"],
+        ),
+        ("train: {accumulate: 20, evaluate_every: 0}\n", ["train: cannot cut a batch of 16", "train: choosing the best"]),
+        ("data: {dev: {leave_out: [2, 2]}}\n", ["data.dev: give either files or hub", "data.dev: leave_out is [fold, folds]"]),
+    ],
+)
+def test_problems_between_keys_are_told_together(write, text, said):
+    with pytest.raises(ConfigError, match=f"{len(said)} problems\n") as error:
+        load_config(write("wrong.yaml", text))
+    for part in said:
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
         ("optim: {lr: 1}\noptim: {lr: 2}\n", "line 2: key 'optim' is given twice"),
         ("- 1\n", "a config is a mapping"),
         ("a: [1\n", "not readable as YAML"),
