@@ -379,11 +379,8 @@ def config_show(config: ConfigArg, overrides: Overrides = None) -> None:
 
     loaded = load_config(config, overrides or ())
     for key, value in flatten(loaded.config).items():
-        steps = key.split(".")
-        origin = next(
-            (loaded.origins[name] for end in range(len(steps), 0, -1) if (name := ".".join(steps[:end])) in loaded.origins),
-            "default",
-        )
+        plain = key.removesuffix(".files")  # `dev: a.json` sets dev.files alone; what else a source has are defaults
+        origin = loaded.origins.get(key) or loaded.origins.get(plain, "default")
         print(f"{key} = {value!r}".ljust(60) + f"  # {origin}")
 
 
