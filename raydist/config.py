@@ -690,7 +690,11 @@ def _read(path: Path, chain: tuple[Path, ...]) -> tuple[dict, dict[str, str]]:
         raise ConfigError(f"{path}: a config is a mapping of sections, got {type(values).__name__}")
     base: dict = {}
     origins: dict[str, str] = {}
-    for parent in _listed(values.pop("extends", [])):
+    extends = values.pop("extends", None)
+    parents = [] if extends is None else _listed(extends)  # `extends:` with nothing behind it is as if left out
+    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
+        raise ConfigError(f"{path}: extends should be the name of a config or a list of names, got {extends!r}")
+    for parent in parents:
         beside = path.parent / parent
         parent_values, parent_origins = _read(beside if beside.is_file() else find_config(parent), (*chain, path.resolve()))
         base, origins = _merge(base, parent_values), origins | parent_origins

@@ -61,6 +61,9 @@ def test_problems_between_keys_are_told_together(write, text, said):
         ("- 1\n", "a config is a mapping"),
         ("a: [1\n", "not readable as YAML"),
         ("extends: self.yaml\n", "extends itself"),
+        ("extends: 5\n", "self.yaml: extends should be the name of a config or a list of names, got 5"),
+        ("extends: [1]\n", "self.yaml: extends should be the name of a config or a list of names, got [1]"),
+        ("extends: {a: b}\n", "or a list of names, got {'a': 'b'}"),
         ("optim: {warmup_steps: 3, warmup_share: 0.1}\n", "warmup_share and warmup_steps are both given"),
         ("cluster: {workers: [3, 2]}\n", "workers [min, max] should not fall"),
         ("train: {batch_size: 2}\ncluster: {workers: 4}\n", "4 workers cannot share 2 rows"),
@@ -86,6 +89,10 @@ def test_a_wrong_config_is_refused_by_name(write, text, said):
     with pytest.raises(ConfigError, match=r"problem|extends|mapping|YAML") as error:
         load_config(write("self.yaml", text))
     assert said in str(error.value)
+
+
+def test_extends_with_nothing_behind_it_is_as_if_left_out(write):
+    assert load_config(write("a.yaml", "extends:\noptim: {lr: 1}\n")).config == override(Config(), {"optim.lr": 1})
 
 
 def test_yaml_reads_3e_5_as_text_and_the_field_mends_it(write):
