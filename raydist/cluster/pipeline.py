@@ -198,7 +198,7 @@ def make_examples(run: Run, names: Iterable[str]) -> dict[str, Made]:
 
 
 def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
-    from raydist.corpus.readers import expand_paths, hub_format, load_hub, plan_splits
+    from raydist.corpus.readers import expand_paths, hub_format, hub_language, load_hub, plan_splits
 
     data = run.config.data
     reading = {
@@ -213,6 +213,7 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
     if source.hub:
         hub = [source.hub, source.split, source.hub_config]
         rows = load_hub(source.hub, source.split, source.hub_config)
+        reading["language"] = source.language or hub_language(source.hub, source.hub_config)
         name_of_hub = "hub:" + "/".join(part for part in hub if part)
         as_rows: dict[str, Any] = {"file": name_of_hub, "format": hub_format(source.hub, source.format)}
         as_rows |= {key: reading[key] for key in ("language", "columns", "repair_offsets")}

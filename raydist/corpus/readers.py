@@ -66,9 +66,13 @@ _OTHER_KEYS = ("_id", "qas", "question_text", "paragraph_text", "original_nq_ans
 
 _HEAD_BYTES = 1 << 18
 _SQUAD_START = re.compile(r'\{\s*("version"\s*:\s*"[^"]*"\s*,\s*)?"data"\s*:\s*\[')
-_LANGUAGE_IN_NAME = re.compile(r"xquad\.([a-z]{2})\b|context-([a-z]{2})-question-[a-z]{2}\b")
 _LANGUAGES = frozenset(
     "ar bn cs da de el en es fa fi fr he hi hu it ja ko nl pl pt ro ru sv sw te th tr uk ur vi zh".split()  # noqa: SIM905
+)
+_LANGUAGE_IN_NAME = re.compile(  # the hub's mlqa.ar.de is of Arabic passages; its mlqa-translate-test.de is English by now
+    r"(?:xquad|mlqa|mlqa-translate-train)\.([a-z]{2})\b|context-([a-z]{2})-question-[a-z]{2}\b"
+    rf"|squad[-_]({'|'.join(sorted(_LANGUAGES))})(?![a-z0-9])",
+    re.IGNORECASE,
 )
 _OTHER_FORMATS = {
     b"\x89PNG": "a PNG image",
@@ -265,6 +269,12 @@ def hub_format(name: str, format: str = "auto") -> str:
     return "squad_v2" if format == "auto" and name.rstrip("/").endswith("squad_v2") else format
 
 
+def hub_language(name: str, config: str | None = None) -> str | None:
+    """The language that a data set's config or its own name tells, by the rule for names of files and folders."""
+    names = [part for part in (config, os.path.basename(name.rstrip("/"))) if part]
+    return next(filter(None, (_language_of(place) for part in names for place in (part, f"{part}/"))), None)
+
+
 def read_hub(
     name: str,
     split: str,
@@ -276,7 +286,7 @@ def read_hub(
     repair_offsets: bool = False,
 ) -> Read:
     """Examples of a data set known to `datasets`."""
-    format = hub_format(name, format)
+    format, language = hub_format(name, format), language or hub_language(name, config)
     where = "/".join(part for part in (name, config, split) if part)
     rows = load_hub(name, split, config)
     return read_rows(
@@ -757,10 +767,10 @@ def _unknown_rows(path: str, row: Any, names: dict[str, str]) -> InputError:
 
 
 def _language_of(path: str) -> str | None:
-    """The language of the passages: the name follows XQuAD's or MLQA's pattern, or the folder is called like one (es/)."""
+    """The language of the passages: the name follows XQuAD's, MLQA's or SQuAD-es's pattern, or the folder is called es/."""
     match = _LANGUAGE_IN_NAME.search(os.path.basename(path))
-    if match:
-        return match[1] or match[2]
+    if match and match.lastindex:
+        return match[match.lastindex].lower()
     folder = os.path.basename(os.path.dirname(path))
     return folder if folder in _LANGUAGES else None
 

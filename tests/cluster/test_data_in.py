@@ -3,11 +3,14 @@
 import gzip
 import json
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from raydist.cluster import pipeline
+from raydist.config import load_config
 from raydist.errors import InputError
+from raydist.storage import read_parquet
 
 SQUAD = {
     "data": [
@@ -120,6 +123,33 @@ def test_hub_data_comes_through_the_same_checks(make_run, tmp_path):
     sets = {name: ready.where for name, ready in pipeline.prepare(run, ["train"]).items()}
     identity = pipeline._training_identity(run, sets)
     assert json.loads(json.dumps(identity)) == identity, "a run on hub data could not be resumed"
+
+
+@pytest.fixture
+def read_here(no_ray, storage):
+    """The train set of a config, read in this process: its stage and its rows."""
+
+    def read_here(source: str) -> tuple[pipeline.Made, list[dict]]:
+        run = pipeline.Run(load_config("debug_reader", [f"storage={storage}", f"data.train={source}"]).config, no_ray)
+        run.begin()
+        made = pipeline.make_examples(run, ["train"])["train"]
+        parts = [read_parquet(run.storage, f"{made.stage.folder}/{part['name']}") for part in made.manifest.parts]
+        return made, pa.concat_tables(parts).to_pylist()
+
+    return read_here
+
+
+def test_hub_data_have_the_language_that_their_config_tells(read_here, tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "xquad"
+    folder.mkdir()
+    answers = {"text": ["1894"], "answer_start": [14]}
+    (folder / "es.jsonl").write_text(json.dumps({"context": "Se hizo en el 1894.", "question": "?", "answers": answers}) + "\n")
+    (folder / "README.md").write_text("---\nconfigs:\n- {config_name: xquad.es, data_files: es.jsonl}\n---\n")
+    assert read_here(f"{{hub: {folder}, hub_config: xquad.es}}")[1][0]["language"] == "es"
+    assert read_here(f"{{hub: {folder}, hub_config: xquad.es, language: de}}")[1][0]["language"] == "de"
 
 
 def test_another_tools_predictions_are_scored(make_run, tmp_path):

@@ -243,7 +243,14 @@ def test_squad_v2_impossible_and_unlabelled_questions(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "language"),
-    [("xquad.ar.json", "ar"), ("xquad.zh.A.json.gz", "zh"), ("test-context-de-question-es.json", "de"), ("dev-no.json", "en")],
+    [
+        ("xquad.ar.json", "ar"),
+        ("xquad.zh.A.json.gz", "zh"),
+        ("test-context-de-question-es.json", "de"),
+        ("SQuAD_it-train.json", "it"),
+        ("squad_v2.json", "en"),
+        ("dev-no.json", "en"),
+    ],
 )
 def test_language_comes_from_the_name_only_where_none_is_given(tmp_path, name, language):
     path = write(tmp_path / name, squad(qa()))

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raydist.corpus.readers import read_hub
+from raydist.corpus.readers import hub_language, read_hub
 from raydist.errors import InputError
 from raydist.records import Answer
 
@@ -46,6 +46,34 @@ def test_a_local_folder_reads_with_the_same_checks(folder):
     assert (rejected[0].id, rejected[0].line, counts.answers_rejected) == ("c", 3, 1)
     assert read_hub(str(folder), "train", repair_offsets=True)[2].answers_repaired == 1
     assert not read_hub(str(folder), "train", format="qa")[0][1].is_impossible  # told otherwise
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "language"),
+    [
+        ("xquad", "xquad.es", "es"),
+        ("google/xtreme", "XQuAD.el", "el"),
+        ("mlqa", "mlqa.ar.de", "ar"),
+        ("google/xtreme", "MLQA.hi.en", "hi"),
+        ("mlqa", "mlqa-translate-train.de", "de"),
+        ("mlqa", "mlqa-translate-test.de", None),  # put into English
+        ("someone/many", "vi", "vi"),
+        ("squad_es", "v1.1.0", "es"),
+        ("someone/SQuAD-es", None, "es"),
+        ("squad_v2", None, None),
+        ("squad", "plain_text", None),
+    ],
+)
+def test_the_language_is_told_by_the_config_or_the_name(name, config, language):
+    assert hub_language(name, config) == language
+
+
+def test_a_told_language_comes_before_the_one_in_the_name(tmp_path):
+    folder = tmp_path / "xquad.es"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
+    assert read_hub(str(folder), "train")[0][0].language == "es"
+    assert read_hub(str(folder), "train", language="de")[0][0].language == "de"
 
 
 def test_an_unknown_split_or_folder_is_named(folder):
