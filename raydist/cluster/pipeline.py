@@ -40,7 +40,7 @@ from raydist.storage import (
 )
 from raydist.training import track
 
-EXAMPLES_VERSION = 2  # raise when a reader's output changes: older stages are then not taken for current ones
+EXAMPLES_VERSION = 3  # raise when a reader's output changes: older stages are then not taken for current ones
 WINDOWS_VERSION = 1
 PREDICTIONS_VERSION = 1
 # keys of `retriever` that change the weights, and not only the rows

@@ -6,7 +6,8 @@
 A format is recognised by content:
 
     squad     {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}; v1.1, v2, and with a language XQuAD and MLQA
-    mrqa      JSON Lines {"context", "qas": [{"detected_answers": [{"char_spans": [[first, last]]}]}]}, header or not
+    mrqa      JSON Lines {"context", "qas": [{"detected_answers": [{"char_spans": [[first, last]]}]}]}, header or not; the
+              hub's rows {"context", "qid", "question", "detected_answers": {"text", "char_spans": [{"start", "end"}]}}
     hotpotqa  {"context": [[title, [sentence, ...]], ...]}, a list or JSON Lines
     qed       JSON Lines {"question_text", "paragraph_text", "original_nq_answers": [[{"start", "string"}]]}
     qa        flat rows {"context", "question", "answer" or "answers"}, with offsets or without, a list or JSON Lines
@@ -62,7 +63,17 @@ BROKEN_JSON = "broken JSON"
 
 FORMATS = ("squad", "squad_v2", "mrqa", "hotpotqa", "qed", "qa", "parquet", "csv")
 COLUMNS = ("id", "question", "context", "answer", "answers", "answer_start", "title", "language", "is_impossible")
-_OTHER_KEYS = ("_id", "qas", "question_text", "paragraph_text", "original_nq_answers", "example_id", "title_text")
+_OTHER_KEYS = (
+    "_id",
+    "qas",
+    "qid",
+    "detected_answers",
+    "question_text",
+    "paragraph_text",
+    "original_nq_answers",
+    "example_id",
+    "title_text",
+)
 
 _HEAD_BYTES = 1 << 18
 _SQUAD_START = re.compile(r'\{\s*("version"\s*:\s*"[^"]*"\s*,\s*)?"data"\s*:\s*\[')
@@ -436,21 +447,17 @@ class _Reader:
         if "header" in row and "context" not in row:
             return
         context = _needed(row, "context")
-        qas = _needed(row, "qas")
+        qas = [row] if "detected_answers" in row else _needed(row, "qas")  # the hub has a row per question
         if not isinstance(qas, list) or not all(isinstance(qa, dict) for qa in qas):
             raise _Fault(WRONG_TYPE, "qas is no list of objects")
         for qa in qas:
             id, question, impossible = qa.get("qid") or qa.get("id"), qa.get("question"), qa.get("is_impossible")
             try:
-                answers = [
-                    _span_answer(context, answer["text"], *span)
-                    for answer in qa.get("detected_answers") or ()
-                    for span in answer["char_spans"]
-                ]
+                answers = [_span_answer(context, *span) for span in _detected(qa.get("detected_answers"))]
                 self.add(line, id, question, context, answers or _pairs(qa.get("answers"), None), impossible=impossible)
             except _Fault as fault:
                 self.refuse_row(line, id, fault)
-            except (TypeError, KeyError) as error:
+            except (TypeError, KeyError, ValueError) as error:
                 self.refuse_row(line, id, _Fault(WRONG_TYPE, f"detected_answers: {error!r}"))
 
     def add_hotpotqa(self, row: dict[str, Any], line: int) -> None:
@@ -655,6 +662,17 @@ def _pairs(answers: Any, starts: Any) -> list[tuple[Any, Any]]:
     ]
 
 
+def _detected(answers: Any) -> Iterator[tuple[Any, ...]]:
+    """(text, first, last) of every span of MRQA's `detected_answers`: a list of objects or, on the hub, parallel lists."""
+    if isinstance(answers, dict):
+        answers = [
+            {"text": text, "char_spans": zip(spans["start"], spans["end"], strict=True)}
+            for text, spans in zip(answers["text"], answers["char_spans"], strict=True)
+        ]
+    for answer in answers or ():
+        yield from ((answer["text"], *span) for span in answer["char_spans"])
+
+
 def _span_answer(context: Any, text: Any, first: Any, last: Any) -> tuple[Any, Any]:
     """An MRQA span, both ends inclusive: as the passage spells it where only upper and lower case differ."""
     if isinstance(context, str) and isinstance(text, str) and type(first) is type(last) is int and 0 <= first <= last:
@@ -749,7 +767,7 @@ def _format_of(row: dict[str, Any], names: dict[str, str]) -> str:
     """The format of a row with these keys; empty if it is none."""
     if "question_text" in row and "paragraph_text" in row:
         return "qed"
-    if ("qas" in row) if "context" in row else ("header" in row):
+    if ("qas" in row or "detected_answers" in row) if "context" in row else ("header" in row):
         return "mrqa"
     if names["question"] in row and names["context"] in row:
         return "hotpotqa" if isinstance(row[names["context"]], list | dict) else "qa"

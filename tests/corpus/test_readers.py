@@ -285,6 +285,38 @@ def test_mrqa_spans_are_inclusive_and_every_span_is_an_answer(tmp_path):
     ]  # fmt: skip
 
 
+HUB_MRQA = {
+    "subset": "NewsQA",
+    "context": PASSAGE,
+    "context_tokens": {"tokens": ["Ada"], "offsets": [0]},
+    "qid": "q1",
+    "question": "Who?",
+    "question_tokens": {"tokens": ["Who"], "offsets": [0]},
+    "detected_answers": {
+        "text": ["Ada", "LUND"],
+        "char_spans": [{"start": [0, 22], "end": [2, 24]}, {"start": [16], "end": [19]}],
+        "token_spans": [{"start": [0, 6], "end": [0, 6]}, {"start": [4], "end": [4]}],
+    },
+    "answers": ["Ada", "Lund"],
+}
+
+
+@pytest.mark.parametrize("layout", ["rows", "lines", "parquet"])
+def test_rows_of_mrqa_on_the_hub_keep_their_ids_and_every_span(tmp_path, layout):
+    uneven = {**HUB_MRQA["detected_answers"], "text": ["Ada"]}
+    rows = [HUB_MRQA, {**HUB_MRQA, "qid": "odd", "detected_answers": uneven}]
+    if layout == "rows":
+        [example], rejected, _ = read_rows(rows, file="hub:mrqa")
+    elif layout == "lines":
+        [example], rejected, _ = read(write(tmp_path / "x.jsonl", rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+        [example], rejected, _ = read(str(tmp_path / "x.parquet"))
+    assert example.id == "q1"
+    assert example.answers == [Answer("Ada", 0), Answer("Ada", 22), Answer("Lund", 16)]
+    assert [(r.id, r.what, r.reason) for r in rejected] == [("odd", "question", readers.WRONG_TYPE)]
+
+
 def test_a_hotpotqa_passage_is_titles_and_sentences_and_yes_or_no_is_counted_apart(tmp_path):
     other = {**HOTPOT, "_id": "h2", "answer": "Yes"}
     missing = {**HOTPOT, "_id": "h3", "answer": "Rome"}
