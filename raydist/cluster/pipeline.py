@@ -235,7 +235,8 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
         columns=source.columns,
         repair_offsets=data.repair_offsets,
     )
-    files = [{"name": Path(path).name, "digest": file_digest(path)} for path in sorted(places)]
+    told = {split.path: split.language for split in splits}  # also by a folder's name, which is no part of the content
+    files = [{"name": Path(path).name, "digest": file_digest(path), "language": told[path]} for path in sorted(places)]
     specs = [asdict(split) | {"path": places[split.path]} for split in splits]
     return Work(Stage(run.storage, "examples", reading | {"files": files}), specs, title)
 

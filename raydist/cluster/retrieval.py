@@ -23,6 +23,7 @@ import pyarrow as pa
 from raydist.cluster.pipeline import Made, Run, locate, report, run_stages, tokenizer_digest, train_on
 from raydist.cluster.stages import Work
 from raydist.config import Config, CorpusSource, flatten, override
+from raydist.corpus.readers import language_of
 from raydist.errors import InputError
 from raydist.mining import parts as make
 from raydist.models import open_model
@@ -110,7 +111,9 @@ def _set_work(run: Run, name: str, source: CorpusSource) -> Work:
     files = [file for path in paths[: len(places)] for file in _files_of(Path(path), patterns)]
     files += [fetch(boundaries)] if boundaries else []
     reading = source.model_dump(mode="json", exclude={"files", "boundaries"}) | {"seed": run.config.data.seed}
-    digests = [{"name": file.name, "digest": file_digest(file)} for file in files]
+    digests: list[dict[str, Any]] = [{"name": file.name, "digest": file_digest(file)} for file in files]
+    if source.format == "squad":  # whose sentences are cut by language, which a folder's name may tell
+        digests = [digest | {"language": language_of(str(file))} for digest, file in zip(digests, files)]
     identity = {"version": VERSION, "files": digests, **reading}
     spec = reading | {"files": places, "boundaries": boundaries}
     return Work(Stage(run.storage, "retrieval_set", identity), [spec], f"corpus {name}")

@@ -177,7 +177,7 @@ def plan_splits(
             path=path,
             format=seen if format == "auto" else format,
             layout=layout,
-            language=language or _language_of(path),
+            language=language or language_of(path),
             columns=tuple(sorted((columns or {}).items())),
             repair_offsets=repair_offsets,
         )
@@ -283,7 +283,7 @@ def hub_format(name: str, format: str = "auto") -> str:
 def hub_language(name: str, config: str | None = None) -> str | None:
     """The language that a data set's config or its own name tells, by the rule for names of files and folders."""
     names = [part for part in (config, os.path.basename(name.rstrip("/"))) if part]
-    return next(filter(None, (_language_of(place) for part in names for place in (part, f"{part}/"))), None)
+    return next(filter(None, (language_of(place) for part in names for place in (part, f"{part}/"))), None)
 
 
 def read_hub(
@@ -784,7 +784,7 @@ def _unknown_rows(path: str, row: Any, names: dict[str, str]) -> InputError:
     )
 
 
-def _language_of(path: str) -> str | None:
+def language_of(path: str) -> str | None:
     """The language of the passages: the name follows XQuAD's, MLQA's or SQuAD-es's pattern, or the folder is called es/."""
     match = _LANGUAGE_IN_NAME.search(os.path.basename(path))
     if match and match.lastindex:

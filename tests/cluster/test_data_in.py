@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raydist.cluster import pipeline
-from raydist.config import load_config
+from raydist.cluster import pipeline, retrieval
+from raydist.config import CorpusSource, load_config
 from raydist.errors import InputError
 from raydist.storage import read_parquet
 
@@ -150,6 +150,28 @@ def test_hub_data_have_the_language_that_their_config_tells(read_here, tmp_path,
     (folder / "README.md").write_text("---\nconfigs:\n- {config_name: xquad.es, data_files: es.jsonl}\n---\n")
     assert read_here(f"{{hub: {folder}, hub_config: xquad.es}}")[1][0]["language"] == "es"
     assert read_here(f"{{hub: {folder}, hub_config: xquad.es, language: de}}")[1][0]["language"] == "de"
+
+
+def test_a_file_moved_out_of_a_folder_that_tells_its_language_is_read_anew(read_here, tmp_path):
+    (tmp_path / "es").mkdir()
+    (tmp_path / "es" / "train.json").write_text(json.dumps(SQUAD))
+    (tmp_path / "train.json").write_text(json.dumps(SQUAD))
+    (spanish, [first]), (plain, [second]) = read_here(str(tmp_path / "es" / "train.json")), read_here(f"{tmp_path}/train.json")
+    assert (first["language"], second["language"]) == ("es", "en")
+    assert spanish.stage.fingerprint != plain.stage.fingerprint
+
+
+def test_a_corpus_moved_out_of_a_folder_that_tells_its_language_is_read_anew(no_ray, storage, tmp_path):
+    (tmp_path / "es").mkdir()
+    for folder in (tmp_path, tmp_path / "es"):
+        (folder / "a.json").write_text(json.dumps(SQUAD))
+    run = pipeline.Run(load_config("debug_retrieval", [f"storage={storage}"]).config, no_ray)
+
+    def name_of_stage(file: str, format: str) -> str:
+        return retrieval._set_work(run, "x", CorpusSource(files=[f"{tmp_path}/{file}"], format=format)).stage.fingerprint
+
+    assert name_of_stage("es/a.json", "squad") != name_of_stage("a.json", "squad")
+    assert name_of_stage("es/a.json", "reqa") == name_of_stage("a.json", "reqa")  # has no language
 
 
 def test_another_tools_predictions_are_scored(make_run, tmp_path):
