@@ -56,7 +56,7 @@ class SourceConfig(Section):
     format: Literal["auto", "squad", "mrqa", "hotpotqa", "qa", "qed", "parquet", "csv", "squad_v2"] = "auto"
     language: str | None = None
     columns: dict[str, str] = {}
-    rule: Literal["squad", "mrqa", "mlqa"] = "squad"
+    rule: Literal["auto", "squad", "mrqa", "mlqa"] = "auto"  # of scores; auto: by what the data are (docs/methods.md 2.5)
     adversarial: bool = False  # rows X and X-...: scored as AddSent (docs/methods.md 3.7) beside the plain mean
     questions: int | None = Field(None, ge=1)  # a seeded choice of this many; of originals in an adversarial set
     leave_out: tuple[int, int] | None = None  # [fold, folds]: questions drawn for this fold (0 to folds - 1) are left out

@@ -235,8 +235,8 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
         columns=source.columns,
         repair_offsets=data.repair_offsets,
     )
-    told = {split.path: split.language for split in splits}  # also by a folder's name, which is no part of the content
-    files = [{"name": Path(path).name, "digest": file_digest(path), "language": told[path]} for path in sorted(places)]
+    told = {split.path: {"language": split.language, "format": split.format} for split in splits}  # language: also by a folder
+    files = [{"name": Path(path).name, "digest": file_digest(path)} | told[path] for path in sorted(places)]
     specs = [asdict(split) | {"path": places[split.path]} for split in splits]
     return Work(Stage(run.storage, "examples", reading | {"files": files}), specs, title)
 
@@ -506,6 +506,8 @@ def train_on(run: Run, sets: dict[str, dict], *, fresh: bool = False, callbacks:
 
 def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
     """All that the trained weights depend on, flat, so that a difference can be named."""
+    from raydist.reader.metrics import choose_rule
+
     config = run.config.model_dump(mode="json")
     keep = {key: config[key] for key in ("seed", "model", "train", "optim")}
     if config["task"] == "reader":
@@ -520,7 +522,7 @@ def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
     for name, where in sets.items():
         flat |= dict(_flat(where["identity"], f"data.{name}"))
     if "dev" in sets and config["task"] == "reader":  # decides which model is the best one
-        flat["data.dev.rule"] = config["data"]["dev"]["rule"]
+        flat["data.dev.rule"] = choose_rule(config["data"]["dev"]["rule"], sets["dev"]["identity"]["examples"])
         if config["train"]["dev_questions"]:
             flat["data.seed"] = config["data"]["seed"]
     return json.loads(json.dumps(flat))  # as it comes back from the file
@@ -656,7 +658,7 @@ def _write_predictions(run: Run, name: str, table: pa.Table, about: dict[str, An
 def evaluate(run: Run) -> dict[str, dict[str, Any]]:
     """Scores of every dev and test set, by the run's model, or from predictions that another tool made."""
     from raydist.reader.evaluate import evaluate_set, examples_of, with_unique_ids
-    from raydist.reader.metrics import null_differences, read_predictions
+    from raydist.reader.metrics import choose_rule, null_differences, read_predictions
     from raydist.reader.parts import chosen
 
     config = run.config
@@ -700,7 +702,7 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
         scores, table = evaluate_set(
             examples,
             nbest,
-            rule=source.rule,
+            rule=choose_rule(source.rule, made[name].stage.identity),
             adversarial=source.adversarial,
             at_k=config.evaluate.at_k,
             bootstrap=config.evaluate.bootstrap,
@@ -730,19 +732,22 @@ def _print_scores(found: dict[str, dict[str, Any]]) -> None:
     """A table on the terminal."""
     rows = []
     for name, scores in found.items():
+        rule = scores["rule"]
         if "addsent_f1" in scores:
-            rows.append((f"{name} (original questions)", "", f"{scores['original_f1']:.1f}", "", str(scores["originals"])))
+            rows.append(
+                (f"{name} (original questions)", "", f"{scores['original_f1']:.1f}", "", str(scores["originals"]), rule)
+            )
             low, high = scores.get("addsent_f1.low"), scores.get("addsent_f1.high")
             between = "" if low is None else f"{low:.1f} - {high:.1f}"
             worst = f"{name} (worst copy of each)"
             rows.append(
-                (worst, f"{scores['addsent_em']:.1f}", f"{scores['addsent_f1']:.1f}", between, str(scores["originals"]))
+                (worst, f"{scores['addsent_em']:.1f}", f"{scores['addsent_f1']:.1f}", between, str(scores["originals"]), rule)
             )
         else:
             between = "" if "f1.low" not in scores else f"{scores['f1.low']:.1f} - {scores['f1.high']:.1f}"
-            rows.append((name, f"{scores['em']:.1f}", f"{scores['f1']:.1f}", between, str(scores["questions"])))
-    head = ("test set", "EM", "F1", "95 % interval", "questions")
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(5)]
+            rows.append((name, f"{scores['em']:.1f}", f"{scores['f1']:.1f}", between, str(scores["questions"]), rule))
+    head = ("test set", "EM", "F1", "95 % interval", "questions", "rule")
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, *rows]:
         say("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))))
 

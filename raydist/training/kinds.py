@@ -118,6 +118,7 @@ class DevEvaluation:
         import pyarrow as pa
 
         from raydist.reader.evaluate import with_unique_ids
+        from raydist.reader.metrics import choose_rule
 
         self.config, self.pad_id = config, pad_id
         self.rows = open_windows(where)
@@ -125,7 +126,7 @@ class DevEvaluation:
         self.examples = with_unique_ids(
             pa.concat_tables([read_examples(storage, name, group) for name, group in where["examples"]])
         )
-        self.rule = config.data.dev.rule if config.data.dev else "squad"
+        self.rule = choose_rule(config.data.dev.rule if config.data.dev else "auto", where["identity"]["examples"])
         keys = np.array([text_hash(id) for id in self.examples["id"].to_pylist()], np.int64)
         asked = np.unique(self.rows.examples) if where["choice"] else np.arange(self.examples.num_rows)
         self.mine = asked[choose_rows(keys[asked], config.train.dev_questions, config.data.seed, "dev")][rank::ranks]

@@ -183,6 +183,27 @@ def test_another_tools_predictions_are_scored(make_run, tmp_path):
     assert (scores["em"], scores["f1"]) == (0.0, pytest.approx(200 / 3))
 
 
+def test_the_rule_of_the_scores_is_that_of_the_data_and_is_told(no_ray, storage, tmp_path, capsys):
+    from raydist.training.kinds import DevEvaluation
+
+    german = json.loads(json.dumps(SQUAD).replace("The bridge was built", "Ein Turm kam").replace("1894", "die Wende"))
+    german["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 16
+    (tmp_path / "dev-context-de-question-de.json").write_text(json.dumps(german))
+    (tmp_path / "theirs.json").write_text(json.dumps({"q": "Wende"}))
+    given = [f"storage={storage}", f"data.dev={tmp_path}/dev-context-de-question-de.json"]
+    given.append(f"evaluate.predictions.dev={tmp_path}/theirs.json")
+    for rule, em in (("mlqa", 100.0), ("squad", 0.0)):  # the article counts by the squad rule alone
+        config = load_config("debug_reader", given + ["data.dev.rule=squad"] * (rule == "squad")).config
+        run = pipeline.Run(config, no_ray)
+        run.begin()
+        scores = pipeline.evaluate(run)["dev"]
+        assert (scores["rule"], scores["em"]) == (rule, em)
+        assert capsys.readouterr().out.splitlines()[-1].split()[-1] == rule
+        where = pipeline.prepare(run, ["dev"])["dev"].where
+        assert DevEvaluation(config, where, 0, 0, 1).rule == rule  # chooses among checkpoints
+        assert pipeline._training_identity(run, {"dev": where})["data.dev.rule"] == rule
+
+
 def test_translations_that_share_ids_are_scored_apart(make_run, tmp_path):
     for language, answer in (("en", "1894"), ("es", "1911")):
         text = f"It was {answer}."

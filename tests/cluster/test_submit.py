@@ -325,7 +325,7 @@ def test_words_that_happen_to_be_folders_are_not_paths(dashboard, working_dir):
         (working_dir / name).mkdir()
         (working_dir / name / "file.txt").write_text("x")
     (working_dir / ".rayignore").write_text("squad\nreader\nauto\n")
-    parcel = prepare("train", "bridges.yaml", ["storage=s3://b/x"], address=dashboard()).parcel
+    parcel = prepare("train", "bridges.yaml", ["storage=s3://b/x", "data.dev.rule=squad"], address=dashboard()).parcel
     assert not [name for name in parcel.files if name.endswith("file.txt")]
 
 
