@@ -81,7 +81,7 @@ _LANGUAGES = frozenset(
     "ar bn cs da de el en es fa fi fr he hi hu it ja ko nl pl pt ro ru sv sw te th tr uk ur vi zh".split()  # noqa: SIM905
 )
 _LANGUAGE_IN_NAME = re.compile(  # the hub's mlqa.ar.de is of Arabic passages; its mlqa-translate-test.de is English by now
-    r"(?:xquad|mlqa|mlqa-translate-train)\.([a-z]{2})\b|context-([a-z]{2})-question-[a-z]{2}\b"
+    r"(?:xquad|mlqa|mlqa-translate-train)\.([a-z]{2})\b|(?<!translate-test-)context-([a-z]{2})-question-[a-z]{2}\b"
     rf"|squad[-_]({'|'.join(sorted(_LANGUAGES))})(?![a-z0-9])",
     re.IGNORECASE,
 )

@@ -247,6 +247,7 @@ def test_squad_v2_impossible_and_unlabelled_questions(tmp_path):
         ("xquad.ar.json", "ar"),
         ("xquad.zh.A.json.gz", "zh"),
         ("test-context-de-question-es.json", "de"),
+        ("translate-test-context-de-question-de.json", "en"),  # MLQA's test set, put into English
         ("SQuAD_it-train.json", "it"),
         ("squad_v2.json", "en"),
         ("dev-no.json", "en"),
