@@ -58,19 +58,35 @@ def test_every_command_has_an_example_in_its_help():
         assert "Example: raydist " in info.callback.__doc__, info.callback.__name__
 
 
-def test_constraints_pin_every_installed_dependency():
-    pinned = {
-        line.split("==")[0].lower().replace("_", "-")
-        for line in (CHECKOUT / "constraints.txt").read_text().split()
-        if "==" in line
-    }
-    from importlib.metadata import requires
+def test_constraints_pin_every_dependency_direct_or_not_at_the_installed_version():
+    import tomllib
+    from importlib.metadata import requires, version
 
     from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
 
-    wanted = {Requirement(text).name.lower().replace("_", "-") for text in requires("raydist") or []} - {"faiss-gpu-cu12"}
-    assert wanted <= pinned
-    assert "torch==2.13.0" in (CHECKOUT / "constraints.txt").read_text().splitlines()
+    lines = (CHECKOUT / "constraints.txt").read_text().splitlines()
+    pinned = {canonicalize_name(name): number for name, _, number in (line.partition("==") for line in lines) if number}
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]  # what is installed may be an older one
+    direct, extras = project["dependencies"], project["optional-dependencies"]
+    named = {canonicalize_name(Requirement(text).name) for texts in (direct, *extras.values()) for text in texts}
+    assert named - {"faiss-gpu-cu12"} <= pinned.keys()
+
+    waiting = list(map(Requirement, direct + extras["cpu"] + extras["dev"]))
+    seen: set[tuple[str, frozenset[str]]] = set()
+    installed = {}
+    while waiting:
+        requirement = waiting.pop()
+        name, wanted = canonicalize_name(requirement.name), frozenset(requirement.extras)
+        if (name, wanted) in seen or name.startswith(("nvidia-", "cuda-", "triton")):  # the last: of torch's builds for GPUs
+            continue
+        seen.add((name, wanted))
+        installed[name] = version(name).partition("+")[0]  # torch 2.13.0+cpu is 2.13.0
+        for inner in map(Requirement, requires(name) or ()):
+            if not inner.marker or any(inner.marker.evaluate({"extra": extra}) for extra in ("", *wanted)):
+                waiting.append(inner)
+    assert {name: pinned.get(name) for name in installed} == installed
+    assert pinned["torch"] == "2.13.0"
 
 
 def test_the_wheel_holds_every_module_every_config_and_the_vocabulary(tmp_path):
