@@ -234,7 +234,7 @@ def sample(
     def progress(done: int, total: int) -> None:
         nonlocal bar
         if bar is None:
-            bar = Progress("sample world", total, "sentences").__enter__()
+            bar = Progress("sample world", total, "passages").__enter__()
         bar.update(done)
 
     counts = write_sample(out, size, seed, progress)

@@ -358,6 +358,16 @@ def test_progress_only_grows_and_ends_at_the_total(few_passages, tmp_path):
     assert seen[-1][0] == seen[-1][1]
 
 
+def test_the_command_counts_passages(few_passages, tmp_path):
+    from typer.testing import CliRunner
+
+    from raydist.cli import app
+
+    done = CliRunner().invoke(app, ["sample", str(tmp_path / "world"), "--size", "100"])
+    # five sets of 4, two of 2 in five other languages, and 100 sentences in documents of 8
+    assert done.stdout.startswith("sample world: 53 passages in ")
+
+
 def test_names_are_unique_within_their_space():
     world = World(ENCYCLOPEDIA, 5)
     for kind in world.scatter:
