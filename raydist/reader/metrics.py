@@ -27,7 +27,6 @@ from raydist.errors import InputError
 from raydist.records import Example
 
 RULES = ("squad", "mrqa", "mlqa")
-LENGTH_BUCKETS = ((1, 1), (2, 2), (3, 3), (4, 5), (6, 10), (11, None))  # words of the first gold answer
 
 _MLQA_NAME = re.compile(r"mlqa|context-[a-z]{2}-question-[a-z]{2}\b", re.IGNORECASE)
 
@@ -106,7 +105,6 @@ class Score:
     em: float  # 0 or 100
     f1: float
     has_answer: bool
-    answer_words: int  # of the first gold answer, normalised
 
 
 class _Gold:
@@ -115,7 +113,6 @@ class _Gold:
     def __init__(self, example: Example, rule: str, v2: bool) -> None:
         self.normalise = normaliser(rule, example.language)
         texts = [self.normalise(answer.text) for answer in example.answers] if not example.is_impossible else []
-        self.answer_words = len(texts[0].split()) if texts else 0
         if v2:  # an empty gold answer does not count; without any other, the empty answer is right
             texts = [text for text in texts if text] or [""]
         self.empty_f1 = 100.0 if v2 and texts == [""] else 0.0  # v1.1: no common word, no F1, even of two empty texts
@@ -154,7 +151,7 @@ def score_predictions(predictions: Mapping[str, str], examples: Sequence[Example
         prediction = predictions.get(example.id)
         em, f1 = (0.0, 0.0) if prediction is None else gold.score(prediction)
         has_answer = not example.is_impossible
-        scores.append(Score(example.id, example.language, prediction, em, f1, has_answer, gold.answer_words))
+        scores.append(Score(example.id, example.language, prediction, em, f1, has_answer))
     return scores
 
 
@@ -192,17 +189,6 @@ def by_language(scores: Iterable[Score]) -> dict[str, dict[str, float]]:
     for score in scores:
         groups.setdefault(score.language, []).append(score)
     return {language: aggregate(groups[language]) for language in sorted(groups)}
-
-
-def by_answer_length(scores: Sequence[Score]) -> dict[str, dict[str, float]]:
-    """The aggregate of the questions with an answer, by words of the first gold answer: 1, 2, 3, 4-5, 6-10, 11+."""
-    table = {}
-    for low, high in LENGTH_BUCKETS:
-        name = f"{low}+" if high is None else str(low) if low == high else f"{low}-{high}"
-        group = [s for s in scores if s.has_answer and low <= max(1, s.answer_words) <= (high or s.answer_words)]
-        if group:
-            table[name] = aggregate(group)
-    return table
 
 
 def adversarial_scores(scores: Sequence[Score]) -> list[Score]:

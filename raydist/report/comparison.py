@@ -103,7 +103,7 @@ def question_scores(run: Run, test_set: str, measure: str) -> dict[str, float]:
     if rows is None or kind not in ("f1", "em"):
         return {}
     columns = zip(*(rows[name].to_pylist() for name in ("id", "language", "prediction", "em", "f1")))
-    scores = [Score(id, language, prediction, em, f1, True, 0) for id, language, prediction, em, f1 in columns]
+    scores = [Score(id, language, prediction, em, f1, True) for id, language, prediction, em, f1 in columns]
     if measure != kind:
         scores = adversarial_scores(scores)
     return {f"{score.id}\0{score.language}": getattr(score, kind) for score in scores}

@@ -17,7 +17,6 @@ from raydist.reader.metrics import (
     apply_threshold,
     best_texts,
     best_threshold,
-    by_answer_length,
     by_language,
     choose_rule,
     normaliser,
@@ -241,7 +240,7 @@ def test_v2_scores_and_threshold_equal_the_official_definition(data_dir):
 
 def some_scores(rng, num=30):
     return [
-        Score(f"q{i}", "en", None if rng.random() < 0.1 else "x", 0.0, f1 if has else 0.0, bool(has), 1)
+        Score(f"q{i}", "en", None if rng.random() < 0.1 else "x", 0.0, f1 if has else 0.0, bool(has))
         for i, (f1, has) in enumerate(zip(rng.uniform(0, 100, num).round(-1), rng.integers(0, 2, num)))
     ]
 
@@ -249,7 +248,7 @@ def some_scores(rng, num=30):
 @pytest.mark.parametrize("seed", range(10))
 def test_the_best_threshold_equals_trying_them_all(seed):
     rng = np.random.default_rng(seed)
-    scores = [s if s.prediction else Score(s.id, "en", None, 0, 0, s.has_answer, 1) for s in some_scores(rng)]
+    scores = [s if s.prediction else Score(s.id, "en", None, 0, 0, s.has_answer) for s in some_scores(rng)]
     differences = {s.id: float(rng.integers(-3, 3)) for s in scores}  # many are equal
     threshold, best = best_threshold(scores, differences)
     tried = [aggregate(apply_threshold(scores, differences, t))["f1"] for t in (-9, -3, -2, -1, 0, 1, 2)]
@@ -258,7 +257,7 @@ def test_the_best_threshold_equals_trying_them_all(seed):
 
 
 def test_leaving_everything_unanswered_can_be_best():
-    scores = [Score("q1", "en", "x", 0, 0, False, 0), Score("q2", "en", "x", 0, 10, True, 1)]
+    scores = [Score("q1", "en", "x", 0, 0, False), Score("q2", "en", "x", 0, 10, True)]
     threshold, best = best_threshold(scores, {"q1": -5.0, "q2": -4.0})
     # all null: (100 + 0) / 2; the official search would say 0 here, which answers both
     assert best == 50
@@ -304,7 +303,7 @@ def test_ten_thousand_questions_with_twenty_spans_take_seconds():
 
 def addsent(rows):
     """rows: (id, F1, EM) in file order; None for F1: no prediction."""
-    scores = [Score(id, "en", None if f1 is None else "x", em, f1 or 0.0, True, 1) for id, f1, em in rows]
+    scores = [Score(id, "en", None if f1 is None else "x", em, f1 or 0.0, True) for id, f1, em in rows]
     return [(s.id, s.f1, s.em) for s in adversarial_scores(scores)]
 
 
@@ -337,11 +336,10 @@ def test_addsent_of_the_real_file_equals_its_definition(data_dir):
     assert aggregate(got)["f1"] == pytest.approx(100 * total / 478, abs=1e-6)
 
 
-def test_tables_by_language_and_by_length():
-    examples = [example("q1", "a dog"), example("q2", "un perro malo", language="es"), example("q3", *["w " * 12])]
+def test_a_table_by_language():
+    examples = [example("q1", "a dog"), example("q2", "un perro malo", language="es"), example("q3", "w")]
     scores = score_predictions({"q1": "dog", "q2": "perro malo"}, examples, "mlqa")
     assert {name: row["f1"] for name, row in by_language(scores).items()} == {"en": 50, "es": 100}
-    assert {name: row["f1"] for name, row in by_answer_length(scores).items()} == {"1": 100, "2": 100, "11+": 0}
 
 
 def test_both_layouts_of_predictions_are_read(tmp_path):
