@@ -116,7 +116,7 @@ def predict(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = F
 def evaluate(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = False) -> None:
     """Scores of the dev and test sets, by the run's model or from another tool's predictions file.
 
-    Example: raydist evaluate quickstart evaluate.predictions.dev=predictions.json
+    Example: raydist evaluate quickstart name=theirs evaluate.predictions.dev=predictions.json
     """
     from raydist.cluster import pipeline
 

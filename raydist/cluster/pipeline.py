@@ -107,7 +107,13 @@ class Run:
     def begin(self) -> None:
         """Write the resolved config, unless a trained run has its own; remember the stages that earlier commands used."""
         track.check_installed(self.config.track)
-        if not self.folder.exists("training.json"):
+        trained = self.folder.exists("training.json")
+        if self.config.evaluate.predictions and self.config.task == "reader" and (trained or self.folder.sizes("predictions")):
+            raise InputError(
+                f"run {self.config.name!r} in {self.folder.path()} has answers of its own, and evaluate.predictions would put "
+                f"another tool's scores in place of theirs: give those a run of their own (name=...)"
+            )
+        if not trained:
             self.save_config()
         if self.folder.exists("stages.json"):
             self.stages = self.folder.read_json("stages.json")
@@ -770,6 +776,11 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
         from raydist.cluster.retrieval import run_retrieval
 
         return run_retrieval(run, fresh=fresh)
+    if run.config.evaluate.predictions:
+        raise InputError(
+            "evaluate.predictions are another tool's answers, and `run` trains a reader of its own: score them with "
+            "raydist evaluate, under another name (name=...)"
+        )
     prepare(run, run.config.sets())
     train(run, fresh=fresh)
     if run.config.objectives.hard_learning:

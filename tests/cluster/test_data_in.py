@@ -204,6 +204,32 @@ def test_the_rule_of_the_scores_is_that_of_the_data_and_is_told(no_ray, storage,
         assert pipeline._training_identity(run, {"dev": where})["data.dev.rule"] == rule
 
 
+@pytest.mark.parametrize("own", ["training.json", "predictions/dev.parquet"])
+def test_another_tools_predictions_take_no_place_of_a_runs_own(no_ray, tmp_path, own):
+    (tmp_path / "gold.json").write_text(json.dumps(SQUAD))
+    (tmp_path / "theirs.json").write_text(json.dumps({"q": "1894"}))
+    storage = tmp_path / "runs"
+    (storage / "mine" / own).parent.mkdir(parents=True)
+    for name in ("metrics.json", "config.yaml", own):
+        (storage / "mine" / name).write_text("mine")
+
+    def evaluate(name: str) -> dict:
+        overrides = [f"storage={storage}", f"name={name}", f"data.dev={tmp_path}/gold.json", "data.test={}"]
+        overrides.append(f"evaluate.predictions.dev={tmp_path}/theirs.json")
+        run = pipeline.Run(load_config("debug_reader", overrides).config, no_ray)
+        run.begin()
+        with pytest.raises(InputError, match=r"`run` trains a reader of its own"):
+            pipeline.run_all(run)
+        return pipeline.evaluate(run)["dev"]
+
+    with pytest.raises(InputError, match=r"run 'mine' .* has answers of its own.*\(name=\.\.\.\)"):
+        evaluate("mine")
+    assert {file.read_text() for file in (storage / "mine").rglob("*") if file.is_file()} == {"mine"}
+    assert evaluate("theirs")["f1"] == 100.0
+    assert "theirs.json" in (storage / "theirs" / "config.yaml").read_text()
+    assert evaluate("theirs")["f1"] == 100.0, "again"
+
+
 def test_translations_that_share_ids_are_scored_apart(make_run, tmp_path):
     for language, answer in (("en", "1894"), ("es", "1911")):
         text = f"It was {answer}."
