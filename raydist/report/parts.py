@@ -75,7 +75,7 @@ def language_bars(runs: Sequence[Run]) -> Html | None:
         groups: dict[tuple[str, str], Bar] = {}
         for test_set, scored in run.scores().items():
             for measure, value in scored.items():
-                if re.fullmatch(r"f1\.(?!low$|high$)[^.]+", measure) and is_number(value):
+                if re.fullmatch(r"f1\.(?!low$|high$|languages$)[^.]+", measure) and is_number(value):
                     groups[test_set, measure[3:]] = Bar(value, int(scored.get("questions." + measure[3:], 0)), 0.0)
         for test_set, rows in run.evaluations.items():
             for language, bar in group_means(rows["language"].to_pylist(), rows).items():

@@ -223,12 +223,14 @@ def test_predictions_without_probability_are_shown(run, tmp_path):
 
 def test_languages_have_bars_from_predictions_or_from_metrics(tmp_path):
     rows = [example("a", language="ar", prediction="1931", f1=20.0), example("b", language="ar"), example("c", language="es")]
-    run = write_run(tmp_path / "run", {"xquad": rows}, metrics={"mlqa.f1.hi": 41.5, "mlqa.f1": 41.5})
+    mean = {"xquad.f1.languages": 80.0}  # of ar and es: no language of its own
+    run = write_run(tmp_path / "run", {"xquad": rows}, metrics={"mlqa.f1.hi": 41.5, "mlqa.f1": 41.5} | mean)
     _, page = report_on(run)
     # ar: (20 + 100) / 2
     assert "ar xquad60.0 n = 2" in page.text
     assert "es xquad100.0 n = 1" in page.text
     assert "hi mlqa41.5" in page.text
+    assert "languages xquad" not in page.text
 
 
 def test_rejected_rows_are_counted_by_reason(run):
