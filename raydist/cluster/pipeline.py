@@ -327,6 +327,8 @@ def _tell_rejected(run: Run, name: str, source: SourceConfig, examples: Made) ->
             f"{name}: rejected {total.answers_rejected:,} of {total.answers:,} answers and {total.questions_rejected:,} of "
             f"{total.questions:,} questions ({listed}); see {run.folder.path('rejected')}/{name}.parquet"
         )
+    else:
+        run.folder.delete(f"rejected/{name}.parquet")  # of an earlier command, before the data were mended
     limit = run.config.data.max_rejected
     if total.rejected_share > limit:
         raise InputError(

@@ -142,6 +142,7 @@ def _tell(run: Run, name: str, made: Made) -> None:
     if repeated:
         say(f"corpus {name}: sentences whose text stands elsewhere, too: {repeated}; none of them is a negative of the other")
     if not info["rejected"]:
+        run.folder.delete(f"rejected/corpus_{name}.parquet")  # of an earlier command, before the data were mended
         return
     table = read_parquet(run.storage, f"{made.stage.folder}/rejected-00000.parquet")
     run.folder.write_bytes(f"rejected/corpus_{name}.parquet", encode_table(table, "parquet", {}))

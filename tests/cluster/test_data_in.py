@@ -109,6 +109,29 @@ def test_a_question_twice_in_two_files_is_rejected_once(make_run, tmp_path):
     assert row["file"].endswith("b.json")
 
 
+def test_what_was_rejected_is_gone_when_the_data_are_mended(no_ray, tmp_path):
+    squad, corpus = tmp_path / "squad.json", tmp_path / "corpus.jsonl"
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "When did it fall?"}\n')
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+
+    def rejected(config: str, *overrides: str) -> set[str]:
+        settings = [f"storage={tmp_path / 'runs'}", "data.max_rejected=0.6", *overrides]
+        run = pipeline.Run(load_config(config, settings).config, no_ray)
+        run.begin()
+        if config == "debug_reader":
+            pipeline.make_examples(run, ["train"])
+        else:
+            retrieval.open_corpora(run)
+        return set(run.folder.sizes("rejected"))
+
+    for times, more, found in ((2, "{\n", {"train.parquet", "corpus_train.parquet"}), (1, "", set())):
+        squad.write_text(json.dumps({"data": SQUAD["data"] * times}))
+        corpus.write_text('{"_id": "d", "text": "It fell in 1911."}\n' + more)
+        reader = rejected("debug_reader", f"data.train={squad}")
+        assert reader | rejected("debug_retrieval", f"corpus.train={tmp_path}", "corpus.test={}") == found
+
+
 def test_hub_data_comes_through_the_same_checks(make_run, tmp_path):
     folder = tmp_path / "hub"
     folder.mkdir()
