@@ -122,7 +122,7 @@ EVALUATION_SCHEMA = pa.schema(
         ("context", pa.string()),
         ("language", pa.string()),
         ("answers", pa.list_(pa.string())),  # gold texts
-        ("prediction", pa.string()),
+        ("prediction", pa.string()),  # null: there was none; "": left unanswered
         ("start", pa.int32()),  # of the prediction, in characters; -1 where it is unknown or empty
         ("probability", pa.float32()),
         ("em", pa.float32()),  # 0 or 100

@@ -102,7 +102,7 @@ def evaluate_set(
                 "context": example.context,
                 "language": example.language,
                 "answers": [answer.text for answer in example.answers],
-                "prediction": score.prediction or "",
+                "prediction": score.prediction,
                 "start": chosen.get("start", -1),
                 "probability": chosen.get("probability"),
                 "em": score.em,

@@ -28,7 +28,7 @@ def test_every_question_is_a_row_and_the_scores_are_their_means():
     assert "em@5" not in scores  # no list is that long
     assert scores["f1.low"] <= scores["f1"] <= scores["f1.high"]
     assert table.schema == EVALUATION_SCHEMA
-    assert table["prediction"].to_pylist() == ["1894", "in 1911", ""]
+    assert table["prediction"].to_pylist() == ["1894", "in 1911", None]
     assert table["start"].to_pylist() == [16, 30, -1]
 
 

@@ -10,6 +10,8 @@ from made_run import example, write_run
 from test_report import report_on
 
 from raydist.config import load_config, to_yaml
+from raydist.reader.evaluate import evaluate_set
+from raydist.records import Answer, Example
 from raydist.report.comparison import group_name, paired_test, question_scores, seed_groups
 from raydist.report.objectives import pfa
 from raydist.report.published import (
@@ -519,6 +521,17 @@ def test_adversarial_sets_are_compared_by_original_question(tmp_path):
     )
     assert question_scores(run, "addsent", "addsent_f1") == pytest.approx({"a\0en": 30, "b\0en": 40})  # the worst copy
     assert question_scores(run, "addsent", "addsent_em") == {"a\0en": 0, "b\0en": 0}
+
+
+def test_a_copy_without_a_prediction_is_passed_over_as_it_is_in_the_score(tmp_path):
+    ids = ("a", "a-unpredicted", "a-other", "b", "b-unpredicted")
+    examples = [Example(id, "Who?", "Tarn", [Answer("Tarn", 0)]) for id in ids]
+    nbest = {id: [{"text": "Tarn"}] for id in ids if "unpredicted" not in id}
+    scores, rows = evaluate_set(examples, nbest, rule="squad", adversarial=True, bootstrap=0)
+    run = load_run(write_run(tmp_path / "r", {"addsent": rows.to_pylist()}))
+    assert scores["addsent_f1"] == 100.0
+    assert question_scores(run, "addsent", "addsent_f1") == {"a\0en": 100.0, "b\0en": 100.0}
+    assert "no answer" in report_on(run.path)[1].text
 
 
 def test_every_new_section_escapes_what_it_is_given(tmp_path):
