@@ -37,6 +37,20 @@ class StorageError(RuntimeError):
     """Writing failed: the disk is full, or the store refuses. What was whole before still is."""
 
 
+@contextlib.contextmanager
+def writing_to(path: str | Path) -> Iterator[None]:
+    """A failure to write within says what to do."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = "no space is left on the device" if full else str(error)
+        way = "Free some space" if full else "Mend that"
+        raise StorageError(
+            f"cannot write {path}: {why}. {way} and run the same command again: what is done stays done."
+        ) from None
+
+
 @dataclass(frozen=True)
 class Storage:
     """A folder on a disk or under a URI. Paths given to its methods are relative to it, with forward slashes."""
@@ -101,17 +115,10 @@ class Storage:
     def _new_file(self, name: str) -> Iterator[str]:
         """The path of a file that is to be written, its folder made; a failure within says what to do."""
         path = self.path(name)
-        try:
+        with writing_to(path):
             if self._opened[0].type_name != "s3":  # whose folders are nothing but names
                 self._opened[0].create_dir(posixpath.dirname(path), recursive=True)
             yield path
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            why = "no space is left on the device" if full else str(error)
-            way = "Free some space" if full else "Mend that"
-            raise StorageError(
-                f"cannot write {path}: {why}. {way} and run the same command again: what is done stays done."
-            ) from None
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write the whole file, or nothing."""

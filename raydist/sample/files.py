@@ -1,16 +1,23 @@
 """Plain UTF-8 files, the same bytes on every machine."""
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def open_for_writing(path: Path) -> IO[str]:
-    """A new text file; its folder is made when missing."""
+@contextmanager
+def open_for_writing(path: Path) -> Iterator[IO[str]]:
+    """A new text file; its folder is made when missing. What ends well is on the disk: one that is full says so by then."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return open(path, "w", encoding="utf-8", newline="\n")
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_line(file: IO[str], row: dict[str, Any]) -> None:

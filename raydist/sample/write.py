@@ -13,6 +13,7 @@ from pathlib import Path
 
 from raydist.errors import InputError
 from raydist.sample.corpus import num_documents, write_corpus
+from raydist.sample.files import open_for_writing
 from raydist.sample.languages.ar import ARABIC
 from raydist.sample.languages.de import GERMAN
 from raydist.sample.languages.en import ENGLISH
@@ -22,6 +23,7 @@ from raydist.sample.languages.vi import VIETNAMESE
 from raydist.sample.languages.workshop import WORKSHOP_ENGLISH
 from raydist.sample.reader_sets import write_reader_set
 from raydist.sample.world import ENCYCLOPEDIA, WORKSHOP, World
+from raydist.storage import writing_to
 
 VERSION = 1  # of the generator: another one may write other bytes for the same seed
 SCALES = {"small": 1, "medium": 4, "large": 16}
@@ -61,17 +63,18 @@ def write_sample(
     scale, num_sentences = _parse_size(size)
     out = Path(out)
     _check_replaceable(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
-        folder = Path(scratch) / "new"  # renamed when whole
-        folder.mkdir()
-        counts = _write_all(folder, scale, num_sentences, seed, progress or (lambda done, total: None))
-        about = {"raydist_sample": VERSION, "size": str(size), "seed": seed, "counts": counts}
-        (folder / "world.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        (folder / "README.md").write_text(README, encoding="utf-8")
-        if out.exists():
-            os.rename(out, Path(scratch) / "old")
-        os.rename(folder, out)
+    with writing_to(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+            folder = Path(scratch) / "new"  # renamed when whole
+            counts = _write_all(folder, scale, num_sentences, seed, progress or (lambda done, total: None))
+            about = {"raydist_sample": VERSION, "size": str(size), "seed": seed, "counts": counts}
+            for name, text in {"world.json": json.dumps(about, indent=2) + "\n", "README.md": README}.items():
+                with open_for_writing(folder / name) as file:
+                    file.write(text)
+            if out.exists():
+                os.rename(out, Path(scratch) / "old")
+            os.rename(folder, out)
     return counts
 
 

@@ -1,7 +1,9 @@
 """The sample world: what every file promises, checked on a small world as written."""
 
+import errno
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from raydist.sample.languages.workshop import WORKSHOP_ENGLISH
 from raydist.sample.reader_sets import write_distractor
 from raydist.sample.world import ENCYCLOPEDIA, NAMES_PER_PASSAGE, RANGES, WORKSHOP, World
 from raydist.sample.write import OTHER_LANGUAGES, write_sample
+from raydist.storage import StorageError
 
 LANGUAGES = ("en", "es", "de", "ar", "hi", "vi")
 ALL_LANGUAGES = (ENGLISH, *OTHER_LANGUAGES, WORKSHOP_ENGLISH)
@@ -347,6 +350,19 @@ def test_an_interrupted_run_leaves_nothing_that_looks_whole(few_passages, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         write_sample(tmp_path / "world", 100, progress=stop)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_told_and_leaves_the_earlier_sample(few_passages, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_sample(tmp_path / "world", 100, seed=0)
+    before = checksums(tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    for name in ("world", "new"):
+        with pytest.raises(StorageError, match=rf"cannot write .*/{name}: no space is left .*run the same command again"):
+            write_sample(tmp_path / name, 100, seed=1)
+    assert checksums(tmp_path) == before
 
 
 def test_progress_only_grows_and_ends_at_the_total(few_passages, tmp_path):
