@@ -229,17 +229,8 @@ def sample(
     from raydist.progress import Progress
     from raydist.sample.write import write_sample
 
-    bar: Progress | None = None
-
-    def progress(done: int, total: int) -> None:
-        nonlocal bar
-        if bar is None:
-            bar = Progress("sample world", total, "passages").__enter__()
-        bar.update(done)
-
-    counts = write_sample(out, size, seed, progress)
-    if bar:
-        bar.__exit__(None)
+    with Progress("sample world", 0, "passages") as bar:
+        counts = write_sample(out, size, seed, lambda done, total: bar.update(done, total=total))
     print(f"{out}: " + ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items()))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from typing import Self
 
 QUIET_SECONDS = 30.0
+REDRAW_SECONDS = 1.0  # on a terminal, where nothing else is new
 
 
 def say(text: str) -> None:
@@ -27,37 +29,39 @@ def _number(value: float) -> str:
 
 
 class Progress:
-    """Progress of one stage. Use as a context manager; call `update` as often as you like."""
+    """Progress of one stage. Use as a context manager; call `update` as often as you like. Where that is long in coming, it
+    speaks by itself, from a thread of its own."""
 
     def __init__(self, name: str, total: float, unit: str, done: float = 0) -> None:
         self.name, self.total, self.unit = name, total, unit
         self.first, self.done, self.note = done, done, ""
         self.started = self.spoken = time.monotonic()
         self.live = sys.stdout.isatty()
+        self.over, self.turn = threading.Event(), threading.Lock()  # the lock: one line at a time
+        self.thread = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> Self:
         if self.live:
-            self._draw("\r")
+            self._draw()
+        self.thread.start()
         return self
 
-    def update(self, done: float, note: str = "") -> None:
-        """So many are done by now."""
-        if done < self.done:  # work was lost and is done again
-            self.first, self.started = done, time.monotonic()
-        self.done, self.note = done, note
-        now = time.monotonic()
-        if self.live and now - self.spoken >= 0.2:
-            self._draw("\r")
-            self.spoken = now
-        elif not self.live and now - self.spoken >= QUIET_SECONDS:
-            self._draw("\n")
-            self.spoken = now
+    def update(self, done: float, note: str = "", total: float | None = None) -> None:
+        """So many are done by now; of so many, where that was not known."""
+        with self.turn:
+            if done < self.done:  # work was lost and is done again
+                self.first, self.started = done, time.monotonic()
+            self.done, self.note, self.total = done, note, self.total if total is None else total
+        self._speak(0.2 if self.live else QUIET_SECONDS)
 
     def say(self, text: str) -> None:
         """A plain line above."""
-        say(("\r\x1b[K" if self.live else "") + text)
+        with self.turn:
+            say(("\r\x1b[K" if self.live else "") + text)
 
     def __exit__(self, kind: object, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
         took = time.monotonic() - self.started
         if kind is None:
             rate = (self.done - self.first) / max(took, 1e-9)
@@ -66,10 +70,23 @@ class Progress:
         elif self.live:
             print(flush=True)
 
-    def _draw(self, end: str) -> None:
+    def _beat(self) -> None:
+        pause = REDRAW_SECONDS if self.live else QUIET_SECONDS
+        while not self.over.wait(max(0.0, self.spoken + pause - time.monotonic())):
+            self._speak(pause)
+
+    def _speak(self, pause: float) -> None:
+        """Draw, if the last time was so many seconds ago."""
+        with self.turn:
+            if time.monotonic() - self.spoken >= pause:
+                self._draw()
+                self.spoken = time.monotonic()
+
+    def _draw(self) -> None:
         took = time.monotonic() - self.started
         rate = (self.done - self.first) / max(took, 1e-9)
         left = f", {duration((self.total - self.done) / rate)} left" if rate > 0 and self.total else ""
+        speed = f"{_number(rate)}/s{left}" if rate > 0 else f"for {duration(took)}"
         of = f"/{_number(self.total)}" if self.total else ""
-        text = f"{self.name}: {_number(self.done)}{of} {self.unit}, {_number(rate)}/s{left} {self.note}".rstrip()
-        print(("\r\x1b[K" if end == "\r" else "") + text, end="" if end == "\r" else end, flush=True)
+        text = f"{self.name}: {_number(self.done)}{of} {self.unit}, {speed} {self.note}".rstrip()
+        print(f"\r\x1b[K{text}" if self.live else text, end="" if self.live else "\n", flush=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -22,7 +23,7 @@ from raydist.cluster.stages import Work, run_parts
 from raydist.cluster.watch import show
 from raydist.config import Config, SourceConfig, flatten, override, to_yaml
 from raydist.errors import InputError
-from raydist.progress import say
+from raydist.progress import Progress, say
 from raydist.records import REJECTED_SCHEMA, ReadCounts
 from raydist.storage import (
     Manifest,
@@ -171,14 +172,17 @@ def make_sample(run: Run) -> str:
     run.used("sample world", stage, Manifest("sample", stage.fingerprint, {}), run.storage.exists(f"{stage.folder}/world.json"))
     if not run.storage.exists(f"{stage.folder}/world.json"):
         say(f"sample world: writing {stage.folder}")
-        if run.storage.is_local:
-            write_sample(Path(run.storage.path(stage.folder)), sample.size, sample.seed)
-        else:
-            import tempfile
+        with Progress("sample world", 0, "passages") as bar:
 
-            with tempfile.TemporaryDirectory() as folder:
-                write_sample(Path(folder) / "world", sample.size, sample.seed)
-                run.storage.upload(Path(folder) / "world", stage.folder, last="world.json")
+            def tell(done: int, total: int) -> None:
+                bar.update(done, total=total)
+
+            if run.storage.is_local:
+                write_sample(Path(run.storage.path(stage.folder)), sample.size, sample.seed, tell)
+            else:
+                with tempfile.TemporaryDirectory() as folder:
+                    write_sample(Path(folder) / "world", sample.size, sample.seed, tell)
+                    run.storage.upload(Path(folder) / "world", stage.folder, last="world.json")
     return stage.uri
 
 

@@ -58,9 +58,12 @@ def test_a_stage_on_an_object_store_goes_on_with_the_parts_that_are_missing_or_d
     assert len(log.read_text().split()) == 6
 
 
-def test_files_of_the_sample_world_are_found_on_a_node_that_has_nothing_of_the_drivers(s3, make_run, monkeypatch, tmp_path):
+def test_files_of_the_sample_world_are_found_on_a_node_that_has_nothing_of_the_drivers(
+    s3, make_run, monkeypatch, tmp_path, capsys
+):
     run = make_run()
     work = pipeline._examples_work(run, "dev", run.config.sets()["dev"])
+    assert "sample world: 3,465 passages in " in capsys.readouterr().out, "how much is seen, and not only that it was begun"
     written = [request for request in s3.requests if request.startswith("PUT runs/stages/sample-")]
     assert written[-1].endswith("/world.json"), "what says that the world is whole comes last"
     shutil.rmtree(os.environ["RAYDIST_CACHE"])

@@ -13,6 +13,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from raydist import progress
 from raydist.cluster import pipeline
 from raydist.cluster.stages import Work, run_parts
 from raydist.config import load_config
@@ -77,6 +78,24 @@ def test_what_is_whole_is_not_made_again_and_what_is_missing_is(cluster, squares
     assert "going on after 4 finished parts" in capsys.readouterr().out
     assert sorted(log.read_text().splitlines()[6:]) == ["10", "40"]
     assert contents(work) == before
+
+
+def test_one_long_part_is_heard_of_before_it_ends(no_ray, squares, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.05)
+    work, _ = squares("long", parts=1)
+
+    def maker():
+        def make(spec: dict) -> dict:
+            ends = time.monotonic() + 60
+            while "squares: 0/1 parts, for " not in capsys.readouterr().out:
+                assert time.monotonic() < ends, "not a word"
+                time.sleep(0.01)
+            return {"part": pa.table({"n": [spec["first"]]})}
+
+        return make
+
+    (manifest,) = run_parts(no_ray, [work], maker, {}, label="squares")
+    assert manifest.rows == 1
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("bad", InputError), ("full", StorageError)])
