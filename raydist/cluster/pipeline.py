@@ -688,6 +688,7 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
         say("evaluate: no dev or test set is given")
         return {}
     read = {name: read_predictions(fetch(locate(run, path))) for name, path in foreign.items()}
+    names = names if foreign else _with_dev(run, names)
     tables = {} if foreign else predict(run, names)
     made = {name: run.prepared[name].examples for name in names} if tables else make_examples(run, names)
     threshold: float | None = None
@@ -723,6 +724,11 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
         )
         if name == "dev":
             threshold = scores.get("null_threshold")
+        elif scores.get("null_threshold_from") == "this set":
+            say(
+                f"{name}: its no-answer threshold was tuned on its own answers, which flatters the scores: there is no "
+                f"data.dev with questions that have no answer to tune it on"
+            )
         if "null_threshold" in scores:  # what is left unanswered is only known now
             texts = dict(zip(table["id"].to_pylist(), table["prediction"].to_pylist()))
             run.folder.write_bytes(
@@ -738,6 +744,20 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
     _print_scores(found)
     track.tell_end(config, run.folder)
     return found
+
+
+def _with_dev(run: Run, names: list[str]) -> list[str]:
+    """The sets that are asked for; with dev, where its no-answer threshold (SQuAD v2) is to serve one of them."""
+
+    def has_unanswerable(name: str) -> bool:
+        examples = prepare(run, [name])[name].examples
+        parts = [f"{examples.stage.folder}/{part['name']}" for part in examples.manifest.parts]
+        return any(pc.any(read_parquet(run.storage, part, ["is_impossible"])["is_impossible"]).as_py() for part in parts)
+
+    if "dev" in names or "dev" not in run.config.sets() or not any(map(has_unanswerable, names)) or not has_unanswerable("dev"):
+        return names
+    say("dev: scored, too, since the no-answer threshold is tuned on it")
+    return ["dev", *names]
 
 
 def _print_scores(found: dict[str, dict[str, Any]]) -> None:

@@ -3,27 +3,33 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from raydist.cluster import pipeline
+from raydist.config import load_config
+from raydist.reader.metrics import null_differences
+from raydist.sample.write import write_sample
 
 
-@pytest.fixture
-def squad_v2(make_run, tmp_path) -> Path:
+def write_v2(sample: Path, articles: slice, file: Path) -> Path:
     """A part of the sample in SQuAD v2 layout: every third question is asked of a passage that does not answer it."""
-    sample = Path(pipeline.make_sample(make_run("name=v2_sample")))
-    articles = json.loads((sample / "en/dev.json").read_text())["data"][:24]
-    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    chosen = json.loads((sample / "en/dev.json").read_text())["data"][articles]
+    paragraphs = [paragraph for article in chosen for paragraph in article["paragraphs"]]
     for number, paragraph in enumerate(paragraphs):
         for place, question in enumerate(paragraph["qas"]):
             question["is_impossible"] = (number + place) % 3 == 0
             if question["is_impossible"]:
                 question["answers"] = []
-    file = tmp_path / "v2.json"
-    file.write_text(json.dumps({"version": "v2.0", "data": articles}))
+    file.write_text(json.dumps({"version": "v2.0", "data": chosen}))
     return file
+
+
+@pytest.fixture
+def squad_v2(make_run, tmp_path) -> Path:
+    return write_v2(Path(pipeline.make_sample(make_run("name=v2_sample"))), slice(24), tmp_path / "v2.json")
 
 
 def test_a_whole_run_on_squad_v2_in_bf16(make_run, squad_v2):
@@ -48,3 +54,55 @@ def test_a_whole_run_on_squad_v2_in_bf16(make_run, squad_v2):
     assert unanswered, "below the threshold nothing is answered"
     weights = load_file(run.folder.path("model", "model.safetensors"))
     assert {value.dtype for value in weights.values()} == {torch.float32}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sample") / "world"
+    write_sample(folder, 200)
+    return folder
+
+
+@pytest.fixture
+def untrained(no_ray, tmp_path, world):
+    """Runs with a reader whose head is drawn, a dev set and two test sets: "hard" is in SQuAD v2 layout, "plain" is not."""
+    from raydist.reader.model import load_reader
+
+    hard = write_v2(world, slice(8), tmp_path / "hard.json")
+    tests = f"data.test={{hard: {hard}, plain: {{files: {world}/en/dev.json, questions: 5}}}}"
+
+    def untrained(name: str, dev: str, *overrides: str) -> pipeline.Run:
+        settings = [f"storage={tmp_path / 'runs'}", f"name={name}", f"data.dev={dev}", tests, "evaluate.bootstrap=0"]
+        run = pipeline.Run(load_config("debug_reader", [*settings, *overrides]).config, no_ray)
+        run.begin()
+        load_reader(run.model_folder).save(Path(run.folder.path("model")), run.model_folder)
+        return run
+
+    return untrained
+
+
+@pytest.mark.parametrize("split", ["[]", "hard"])
+def test_the_threshold_of_dev_serves_the_test_sets_also_where_dev_is_not_asked_for(untrained, world, tmp_path, capsys, split):
+    dev = write_v2(world, slice(8, 16), tmp_path / "dev.json")
+    run = untrained("tuned", str(dev), f"predict.split={split}")
+    pipeline.evaluate(run)
+    metrics = run.folder.read_json("metrics.json")
+    assert (metrics["dev.null_threshold_from"], metrics["hard.null_threshold_from"]) == ("this set", "dev")
+    assert metrics["hard.null_threshold"] == metrics["dev.null_threshold"]
+    differences = null_differences(pq.read_table(run.folder.path("predictions", "hard.parquet")))
+    unanswered = {id for id, text in run.folder.read_json("predictions/hard.json").items() if not text}
+    assert unanswered == {id for id, difference in differences.items() if difference > metrics["dev.null_threshold"]}
+    said = capsys.readouterr().out
+    assert ("dev: scored, too" in said) == (split == "hard")
+    assert "tuned on its own answers" not in said
+
+
+@pytest.mark.parametrize("dev", ["null", "{{files: {world}/other_domain/dev.json, questions: 5}}"])
+def test_a_threshold_that_is_tuned_on_the_set_it_scores_is_told(untrained, world, capsys, dev):
+    run = untrained("alone", dev.format(world=world), "predict.split=[hard, plain]")
+    pipeline.evaluate(run)
+    metrics = run.folder.read_json("metrics.json")
+    assert metrics["hard.null_threshold_from"] == "this set"
+    assert "plain.null_threshold" not in metrics
+    assert "dev.f1" not in metrics, "dev has no threshold to give"
+    assert "hard: its no-answer threshold was tuned on its own answers" in capsys.readouterr().out
