@@ -54,6 +54,8 @@ def load_pretrained(
 ) -> Any:
     """A model of transformers from a folder, in float32. What the folder lacks (a head, say) is drawn from the seed."""
     import torch
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
     from transformers import AutoConfig
     from transformers.utils import logging
 
@@ -68,14 +70,20 @@ def load_pretrained(
                     setattr(config, key, dropout)
             how = {} if attention == "auto" else {"attn_implementation": attention}
             return auto_class.from_pretrained(folder, config=config, dtype=torch.float32, use_safetensors=True, **how)
-        except (OSError, ValueError) as error:
-            why = str(error).strip().splitlines()[0][:200]
+        except (OSError, ValueError, StrictDataclassError, SafetensorError) as error:
+            why = " ".join(str(error).split())[:200]
             raise InputError(f"{folder}: cannot be opened with {auto_class.__name__}: {why}") from None
 
 
 def _checked(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
         raise InputError(f"model folder {folder} has no config.json; it should be in the Hugging Face layout")
+    try:
+        is_object = isinstance(json.loads((folder / "config.json").read_bytes()), dict)
+    except ValueError:
+        is_object = False
+    if not is_object:
+        raise InputError(f"model folder {folder}: config.json is no JSON object; copy or download it again")
     if not any(folder.glob("*.safetensors")):
         others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".h5", ".msgpack", ".onnx"))
         seen = f"only {', '.join(others)}, which are not read because such files can run code" if others else "no weights"

@@ -48,3 +48,11 @@ def test_a_folder_without_safe_weights_is_refused(tmp_path, files, message):
         (tmp_path / name).write_text("{}")
     with pytest.raises(InputError, match=message):
         model_folder(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b'{"model_type": "be', b"[]", b"\xff\xfe"])
+def test_a_config_that_was_cut_off_is_told_before_anything_is_read(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content)
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(InputError, match=r"config\.json is no JSON object; copy or download it again"):
+        model_folder(str(tmp_path))

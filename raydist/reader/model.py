@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from raydist.errors import InputError
+from raydist.models import load_pretrained
 from raydist.objectives.base import Batch, ReaderOutput, at_least_float32
 
 # Encoders that number positions from the padding id, and by the token ids: their numbers are given, so that a pass over
@@ -52,23 +52,10 @@ class SpanReader(nn.Module):
 
 def load_reader(folder: Path, *, attention: str = "auto", dropout: float | None = None, seed: int = 0) -> SpanReader:
     """The model in a folder as a reader. A folder of an encoder gets a new, seeded span head."""
-    from transformers import AutoConfig, AutoModelForQuestionAnswering
-    from transformers.utils import logging
+    from transformers import AutoModelForQuestionAnswering
 
-    logging.set_verbosity_error()  # a new head is what we want, not a warning
-    logging.disable_progress_bar()
-    config = AutoConfig.from_pretrained(folder)
-    if dropout is not None:
-        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
-            if hasattr(config, key):
-                setattr(config, key, dropout)
-    kwargs = {} if attention == "auto" else {"attn_implementation": attention}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        try:
-            model = AutoModelForQuestionAnswering.from_pretrained(folder, config=config, dtype=torch.float32, **kwargs)
-        except ValueError as error:
-            raise InputError(f"{folder}: cannot be a reader: {str(error).splitlines()[0][:200]}") from None
+    model = load_pretrained(AutoModelForQuestionAnswering, folder, attention=attention, dropout=dropout, seed=seed)
     if not hasattr(model, "qa_outputs"):
-        raise InputError(f"{folder}: a {config.model_type} model has no span head that raydist knows; use a BERT-like encoder")
+        kind = model.config.model_type
+        raise InputError(f"{folder}: a {kind} model has no span head that raydist knows; use a BERT-like encoder")
     return SpanReader(model)
