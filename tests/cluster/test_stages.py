@@ -1,17 +1,15 @@
 """Stages: the same bytes whatever the layout, nothing twice, nothing half."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pytest
+from own_workers import own_workers
 
 from raydist import progress
 from raydist.cluster import pipeline
@@ -120,11 +118,9 @@ def test_a_killed_worker_is_replaced_and_the_bytes_are_the_same(cluster, squares
     def kill_one() -> None:
         while not killed.is_set():
             if log.exists() and len(log.read_text().splitlines()) >= 2:
-                for process in psutil.process_iter(["cmdline"]):
-                    if "MapBatches(write_parts)" in " ".join(process.info["cmdline"] or []):
-                        os.kill(process.pid, signal.SIGKILL)
-                        killed.set()
-                        return
+                for process in own_workers("MapBatches(write_parts)")[:1]:
+                    process.kill()
+                    killed.set()
             time.sleep(0.05)
 
     threading.Thread(target=kill_one, daemon=True).start()

@@ -1,17 +1,15 @@
 """Training on Ray: the same updates whatever the workers, whatever dies."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
+from own_workers import own_workers
 from pyarrow.fs import LocalFileSystem
 from safetensors.torch import load_file, save_file
 
@@ -81,9 +79,8 @@ def test_a_killed_worker_costs_nothing_but_time(make_run, undisturbed, workers):
     def kill_one() -> None:
         while not killed.is_set():
             if _step(run) >= 7:
-                victims = [p for p in psutil.process_iter(["cmdline"]) if "RayTrainWorker" in " ".join(p.info["cmdline"] or [])]
-                if victims:
-                    os.kill(victims[-1].pid, signal.SIGKILL)
+                for process in own_workers("RayTrainWorker")[-1:]:
+                    process.kill()
                     killed.set()
             time.sleep(0.02)
 
