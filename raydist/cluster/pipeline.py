@@ -246,7 +246,7 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
         repair_offsets=data.repair_offsets,
     )
     told = {split.path: {"language": split.language, "format": split.format} for split in splits}  # language: also by a folder
-    files = [{"name": Path(path).name, "digest": file_digest(path)} | told[path] for path in sorted(places)]
+    files = [told[path] | {"name": Path(path).name, "digest": file_digest(path)} for path in sorted(places)]
     specs = [asdict(split) | {"path": places[split.path]} for split in splits]
     return Work(Stage(run.storage, "examples", reading | {"files": files}), specs, title)
 
