@@ -1,0 +1,122 @@
+"""Mining over a large corpus: sentences of the sample world -> indexes -> candidates -> scores; time and memory of each stage.
+
+    python benchmarks/million.py                                     a million sentences, 10,000 questions
+    python benchmarks/million.py --sentences 500000 --out half.json  then:  --compare half.json whole.json
+
+Models are `builtin:tiny` unless --model says otherwise: what is looked at is whether memory grows with the corpus, and that
+does not depend on how long a model thinks. Memory is that of the command and all its processes, Ray's included: what they have
+taken for themselves (anonymous), Ray's object store (shared), and pages of files that are mapped, which the system takes back
+when it needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+KINDS = {"Pss_Anon": "own", "Pss_Shmem": "shared", "Pss_File": "mapped"}
+
+
+def memory(root: psutil.Process) -> dict[str, float]:
+    """GiB of a process and its descendants, each page counted once."""
+    found = dict.fromkeys(KINDS.values(), 0.0)
+    for process in [root, *root.children(recursive=True)]:
+        try:
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+        except OSError:  # it has ended
+            continue
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name in KINDS:
+                found[KINDS[name]] += int(value.split()[0]) / 2**20
+    return found
+
+
+def stage_of(storage: Path) -> str:
+    """The stage that was begun last."""
+    begun = [folder for folder in storage.glob("stages/*-*") if folder.is_dir()]
+    return max(begun, key=lambda folder: folder.stat().st_ctime).name.rpartition("-")[0] if begun else "start"
+
+
+def watch(command: list[str], storage: Path) -> dict[str, dict[str, float]]:
+    """Seconds and peaks of memory by stage."""
+    found: dict[str, dict[str, float]] = {}
+    driver = subprocess.Popen(command)
+    root, done = psutil.Process(driver.pid), threading.Event()
+
+    def look() -> None:
+        before = time.monotonic()
+        while not done.wait(0.5):
+            try:
+                now, seen = time.monotonic(), memory(root)
+            except psutil.Error:
+                return
+            row = found.setdefault(stage_of(storage), {"seconds": 0.0} | dict.fromkeys(seen, 0.0))
+            row["seconds"] += now - before
+            before = now
+            for kind, value in seen.items():
+                row[kind] = max(row[kind], value)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    code = driver.wait()
+    done.set()
+    thread.join()
+    if code:
+        sys.exit(f"the command ended with {code}")
+    return found
+
+
+def tell(found: dict[str, dict[str, float]]) -> None:
+    print(f"{'stage':20} {'seconds':>8}" + "".join(f"{kind + ' GiB':>12}" for kind in KINDS.values()))
+    for stage, row in found.items():
+        print(f"{stage:20} {row['seconds']:8.0f}" + "".join(f"{row[kind]:12.2f}" for kind in KINDS.values()))
+    peaks = {kind: max(row[kind] for row in found.values()) for kind in KINDS.values()}
+    total = sum(row["seconds"] for row in found.values())
+    print(f"{'all':20} {total:8.0f}" + "".join(f"{peaks[kind]:12.2f}" for kind in KINDS.values()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sentences", type=int, default=1_000_000)
+    parser.add_argument("--questions", type=int, default=10_000)
+    parser.add_argument("--model", default="builtin:tiny")
+    parser.add_argument("--storage", type=Path, default=Path("runs"))
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--compare", type=Path, nargs=2, help="two files of --out: the smaller corpus first")
+    args = parser.parse_args()
+    if args.compare:
+        for path in args.compare:
+            print(path)
+            tell(json.loads(path.read_text()))
+        return
+    storage = args.storage / f"million_{args.sentences}"
+    settings = {
+        "name": "mined",
+        "storage": storage,
+        "data.sample.size": args.sentences,
+        "corpus.train.questions": args.questions,
+        "corpus.test": "{}",
+        "model.name": args.model,
+        "mining.encoder": args.model,
+        "mining.candidates": 10,
+        "mining.part_questions": 500,
+        "cross_encoder.model.name": args.model,
+        "cross_encoder.train.max_steps": 200,
+    }
+    command = [sys.executable, "-m", "raydist.cli", "mine", "debug_retrieval"]
+    found = watch([*command, *(f"{key}={value}" for key, value in settings.items())], storage)
+    tell(found)
+    if args.out:
+        args.out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
