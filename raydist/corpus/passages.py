@@ -536,7 +536,13 @@ def sentences_of_examples(examples: Iterable[Example], boundaries: Mapping[str, 
     for sentence in sentences:
         of_passage[sentence["passage_id"]].append(sentence)
     asked, judged = [], []
+    seen: set[str] = set()
     for example in kept:
+        if example.id in seen:  # of another file: its answers are not those of the first
+            detail = repr(example.question)[:200]
+            rejected.append(Rejected(example.file, example.line, example.id, "question", DUPLICATE_ID, detail))
+            continue
+        seen.add(example.id)
         where = {"file": example.file, "line": example.line, "question_id": example.id}
         asked.append({"text": example.question, "language": example.language, **where})
         for answer in example.answers:

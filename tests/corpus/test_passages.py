@@ -322,6 +322,16 @@ def test_gold_is_the_sentence_where_an_answer_begins():
     assert len(found.passages) == 2
 
 
+def test_a_question_whose_id_is_taken_leaves_with_its_gold():
+    """Each file is checked alone, so ids may meet here: the answer of the second is none of the first."""
+    found = sentences_of_examples([asked("a", 3), asked("b", 19), asked("a", 0, context="Other text.")])
+    texts = dict(zip(found.sentences["sentence_id"].to_pylist(), found.sentences["text"].to_pylist()))
+    gold = [(row["question_id"], texts[row["sentence_id"]]) for row in found.gold.to_pylist()]
+    assert gold == [("a", "It flows."), ("b", "It is long.")]
+    assert "Other text." in texts.values()  # the passage stays a candidate
+    assert reasons(found) == [("question", "duplicate id", "a", 1)]
+
+
 def test_multireqa_boundaries_of_both_layouts_are_joined_and_checked(tmp_path):
     examples = [asked("a1", 3), asked("b2", 26)]
     lines = [("SQuAD_a1/b2/_0", 0, 21), ("SQuAD_a1/b2/_1", 22, 30), ("SQuAD_zz/_0", 0, 5)]
