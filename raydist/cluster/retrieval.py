@@ -31,7 +31,7 @@ from raydist.progress import say
 from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
 from raydist.training import track
 
-VERSION = 2  # raise when a stage's output changes
+VERSION = 3  # raise when a stage's output changes
 
 
 # --- corpus ----------------------------------------------------------------------------------------------------------
@@ -141,6 +141,8 @@ def _tell(run: Run, name: str, made: Made) -> None:
     repeated = ", ".join(f"{number:,} {kind}" for kind, number in info["duplicates"].items() if number)
     if repeated:
         say(f"corpus {name}: sentences whose text stands elsewhere, too: {repeated}; none of them is a negative of the other")
+    for note, number in info["notes"].items():
+        say(f"corpus {name}: {number:,} {note}")
     if not info["rejected"]:
         run.folder.delete(f"rejected/corpus_{name}.parquet")  # of an earlier command, before the data were mended
         return

@@ -45,6 +45,8 @@ UNKNOWN_QUESTION = "gold for an unknown question"
 OUTSIDE_SENTENCES = "answer outside every sentence"
 WRONG_BOUNDARY = "sentence boundaries do not fit the passage"
 
+OF_ANOTHER_SPLIT = "questions that this split's gold says nothing of: left out"
+
 PASSAGE_SCHEMA = pa.schema(
     [
         ("passage_id", pa.string()),
@@ -93,6 +95,7 @@ class RetrievalSet:
     questions: pa.Table
     gold: pa.Table
     rejected: list[Rejected] = field(default_factory=list)
+    notes: dict[str, int] = field(default_factory=dict)  # what is not wrong, and yet should be known: a phrase and a count
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences
@@ -359,10 +362,12 @@ def read_set(
     corpus_columns: Mapping[str, str] | None = None,
     question_columns: Mapping[str, str] | None = None,
     gold_columns: Mapping[str, str] | None = None,
+    split_by_gold: bool = False,
 ) -> RetrievalSet:
     """Three tables with mapped columns: each row of the corpus {sentence_id, text, title?, ...} is one candidate.
 
-    Questions are {question_id, text}, gold is {question_id, sentence_id, relevance?}; relevance 0 is no gold.
+    Questions are {question_id, text}, gold is {question_id, sentence_id, relevance?}; relevance 0 is no gold. With
+    ``split_by_gold`` the questions may be those of several splits, and this one's are those that the gold has a line about.
     """
     rejected: list[Rejected] = []
     rows = []
@@ -372,8 +377,8 @@ def read_set(
             text = f"{row['title']} {row['text']}".strip()  # as is usual for this layout: the title counts
             sentence = _sentence(row["sentence_id"], text, language=row["language"], document_id=row["document_id"])
             rows.append((str(corpus), row["line"], sentence))
-    asked, judged = _questions_and_gold(questions, gold, question_columns, gold_columns, rejected)
-    return _assemble(rows, asked, judged, rejected, str(corpus))
+    asked, judged, notes = _questions_and_gold(questions, gold, question_columns, gold_columns, rejected, split_by_gold)
+    return _assemble(rows, asked, judged, rejected, str(corpus), notes=notes)
 
 
 def _questions_and_gold(
@@ -382,7 +387,8 @@ def _questions_and_gold(
     question_columns: Mapping[str, str] | None,
     gold_columns: Mapping[str, str] | None,
     rejected: list[Rejected],
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    split_by_gold: bool,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, int]]:
     asked = [
         {**row, "file": str(questions)}
         for block in read_table(
@@ -390,17 +396,20 @@ def _questions_and_gold(
         )
         for row in block.to_pylist()
     ]
-    judged = [
+    lines = [
         {**row, "file": str(gold)}
         for block in read_table(gold, ("question_id", "sentence_id", "relevance"), gold_columns, what="gold", rejected=rejected)
         for row in block.to_pylist()
-        if row["relevance"] > 0
     ]
-    # A queries file often serves several splits: questions that no line of this gold file is about are not of this split.
-    about = {row["question_id"] for row in judged}
-    if about.isdisjoint(row["question_id"] for row in asked) and asked:
+    about = {row["question_id"] for row in lines} | {row.id for row in rejected if row.what == "gold"}
+    here = [row for row in asked if row["question_id"] in about]
+    if asked and not here:
         raise InputError(f"{gold} is about none of the questions of {questions}; are the ids in the same columns of both?")
-    return [row for row in asked if row["question_id"] in about], judged
+    judged = [row for row in lines if row["relevance"] > 0]
+    if not split_by_gold:
+        return asked, judged, {}
+    # A queries file often serves several splits: those that no line is about, not even one that says 0, are of another.
+    return here, judged, {OF_ANOTHER_SPLIT: len(asked) - len(here)} if len(here) < len(asked) else {}
 
 
 def read_beir(folder: Path, split: str = "test") -> RetrievalSet:
@@ -418,7 +427,11 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalSet:
     first = next(_rows(found[0], []), (0, {}))[1]
     if "sentences" not in first:
         return read_set(
-            *found, corpus_columns={"sentence_id": "_id"}, question_columns=question_columns, gold_columns=gold_columns
+            *found,
+            corpus_columns={"sentence_id": "_id"},
+            question_columns=question_columns,
+            gold_columns=gold_columns,
+            split_by_gold=True,
         )
     passages, rows = [], []
     seen: set[str] = set()
@@ -440,8 +453,9 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalSet:
         for number, (start, end) in enumerate(spans):
             ids = {"passage_id": id, "document_id": id}
             rows.append((str(found[0]), line, _sentence(f"{id}#{number}", text[start:end], start, end, language, **ids)))
-    asked, judged = _questions_and_gold(found[1], found[2], question_columns, gold_columns, rejected)
-    return _assemble(rows, asked, judged, rejected, str(found[0]), pa.Table.from_pylist(passages, PASSAGE_SCHEMA))
+    asked, judged, notes = _questions_and_gold(found[1], found[2], question_columns, gold_columns, rejected, True)
+    table = pa.Table.from_pylist(passages, PASSAGE_SCHEMA)
+    return _assemble(rows, asked, judged, rejected, str(found[0]), table, notes)
 
 
 def _json_lists(path: Path, keys: Sequence[str]) -> list[list[Any]]:
@@ -605,6 +619,7 @@ def _assemble(
     rejected: list[Rejected],
     source: str,
     passages: pa.Table | None = None,
+    notes: dict[str, int] | None = None,
 ) -> RetrievalSet:
     """Keep what is whole and fits together; say of the rest why not."""
     corpus: dict[str, dict[str, Any]] = {}
@@ -647,4 +662,5 @@ def _assemble(
         pa.Table.from_pylist([row for id, row in asked.items() if answered[id]], QUESTION_SCHEMA),
         pa.Table.from_pylist(list(judged.values()), GOLD_SCHEMA),
         rejected,
+        notes or {},
     )

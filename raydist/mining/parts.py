@@ -100,6 +100,7 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
                 "passages": found.passages.num_rows,
                 "rejected": len(found.rejected),
                 "reasons": _counted([row.reason for row in found.rejected]),
+                "notes": found.notes,
                 "duplicates": count_duplicates(found.sentences),
                 "digests": {"sentences": _digest(found.sentences), "passages": _digest(found.passages)},
             },

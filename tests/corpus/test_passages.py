@@ -207,6 +207,28 @@ def test_everything_wrong_in_a_set_is_named_and_the_rest_stays(tmp_path):
     )
 
 
+def test_of_questions_without_gold_those_of_another_split_are_counted_and_all_others_named(tmp_path):
+    names = ("gold", "zero", "broken", "elsewhere")
+    queries = [{"_id": name, "text": "Where?"} for name in names]
+    write_beir(tmp_path, CORPUS, queries, [("gold", "d1", 1), ("zero", "d1", 0), ("broken", "d1", "much")])
+    found = read_beir(tmp_path)
+    assert found.questions["question_id"].to_pylist() == ["gold"]
+    assert found.gold["question_id"].to_pylist() == ["gold"]
+    without = [
+        ("question", "question with no gold sentence", "zero", 2),
+        ("question", "question with no gold sentence", "broken", 3),
+    ]
+    assert reasons(found) == [("gold", "wrong type", "broken", 4), *without]
+    assert found.notes == {"questions that this split's gold says nothing of: left out": 1}
+    # three tables are one set: there is no other split that a question could be of
+    mapped = {"question_columns": {"question_id": "_id"}, "corpus_columns": {"sentence_id": "_id"}}
+    gold_columns = {"question_id": "query-id", "sentence_id": "corpus-id", "relevance": "score"}
+    files = [tmp_path / name for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")]
+    whole = read_set(*files, **mapped, gold_columns=gold_columns)
+    assert reasons(whole)[1:] == [*without, ("question", "question with no gold sentence", "elsewhere", 4)]
+    assert whole.notes == {}
+
+
 def test_an_empty_corpus_a_missing_file_and_ids_that_never_meet_stop_with_one_message(tmp_path):
     write_beir(tmp_path / "a", [], [{"_id": "q", "text": "Where?"}], [("q", "d", 1)])
     with pytest.raises(InputError, match="corpus is empty"):
