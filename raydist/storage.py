@@ -320,12 +320,13 @@ def describe_part(name: str, content: bytes) -> dict:
     else:
         reader = pa.ipc.open_file(content)
         rows, metadata = reader.read_all().num_rows, reader.schema.metadata
+    info = json.loads((metadata or {}).get(b"raydist", b"{}"))
     return {
         "name": name,
-        "rows": rows,
+        "rows": info.get("rows", rows),  # of files beside it, where the part is nothing but counts
         "bytes": len(content),
         "checksum": hashlib.blake2b(content, digest_size=16).hexdigest(),
-        "info": json.loads((metadata or {}).get(b"raydist", b"{}")),
+        "info": info,
     }
 
 

@@ -115,8 +115,8 @@ def _set_work(run: Run, name: str, source: CorpusSource) -> Work:
     if source.format == "squad":  # whose sentences are cut by language, which a folder's name may tell
         digests = [digest | {"language": language_of(str(file))} for digest, file in zip(digests, files)]
     identity = {"version": VERSION, "files": digests, **reading}
-    spec = reading | {"files": places, "boundaries": boundaries}
-    return Work(Stage(run.storage, "retrieval_set", identity), [spec], f"corpus {name}")
+    stage = Stage(run.storage, "retrieval_set", identity)
+    return Work(stage, [reading | {"files": places, "boundaries": boundaries, "stage": stage.uri}], f"corpus {name}")
 
 
 def _files_of(path: Path, patterns: tuple[str, ...]) -> list[Path]:
@@ -127,10 +127,10 @@ def _files_of(path: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 def _table_work(run: Run, name: str, made: Made) -> Work:
     """Keyed by what the sentences are, so that sets over the same corpus share the table and its indexes."""
-    part = made.manifest.parts[0]["name"]
     identity = {"version": VERSION, **made.manifest.parts[0]["info"]["digests"]}
     stage = Stage(run.storage, "sentences", identity)
-    spec = {"set": made.stage.uri, "sentences": part, "passages": "passages-00000.parquet", "stage": stage.uri}
+    files = {name: f"{name}-00000.parquet" for name in ("sentences", "passages")}
+    spec = {"set": made.stage.uri, **files, "stage": stage.uri}
     return Work(stage, [spec], f"sentences of {name}")
 
 

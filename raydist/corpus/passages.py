@@ -4,10 +4,9 @@
     passage    "Warsaw#0003"         cut by ``split_sentences``, or by the boundaries of MultiReQA, into
     sentence   "Warsaw#0003#002"     text[start:end] of its passage
 
-Tables are Arrow, schemas below. ``cut_documents`` and ``cut_passages`` are functions of one block, so that Ray Data can
-map them over a corpus of any size. The readers of whole sets (``read_beir``, ``read_reqa``, ``read_answer_pairs``,
-``read_set``, ``sentences_of_examples``) hold the set in memory, about twice its text: they are meant for sets with gold
-answers. ``read_table`` streams.
+Tables are Arrow, schemas below. ``cut_documents`` and ``cut_passages`` are functions of one block. A corpus of any size is
+opened (``open_beir``, ``open_tables``) and gone through in blocks; a set that is one JSON file, or a set of reader files, is
+read whole (``read_reqa``, ``read_answer_pairs``, ``sentences_of_examples``). Both have ``blocks`` and ``questions_and_gold``.
 
 What is wrong with a row goes to ``rejected`` under a fixed phrase and the rest goes on; what is wrong with a whole file
 raises InputError. A question is given up when no gold sentence is left for it.
@@ -23,18 +22,29 @@ import gzip
 import json
 import re
 import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple, TypeVar
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raydist.corpus.readers import BROKEN_JSON, DUPLICATE_ID, EMPTY_QUESTION, MISSING_KEY, WRONG_TYPE, passage_id
+from raydist.corpus.known_ids import KnownIds
+from raydist.corpus.readers import (
+    BROKEN_JSON,
+    DUPLICATE_ID,
+    EMPTY_QUESTION,
+    LONE_SURROGATE,
+    MISSING_KEY,
+    WRONG_TYPE,
+    passage_id,
+)
 from raydist.errors import InputError
 from raydist.records import Example, Rejected
 
@@ -84,6 +94,27 @@ QUESTION_SCHEMA = pa.schema(
 GOLD_SCHEMA = pa.schema([("question_id", pa.string()), ("sentence_id", pa.string()), ("relevance", pa.int32())])
 
 Spans = Sequence[tuple[int, int]]
+T = TypeVar("T")
+
+BLOCK_ROWS = 4096  # of a file, read and handed on together
+
+
+class Block(NamedTuple):
+    """Some rows of a corpus file, unchecked."""
+
+    file: str
+    lines: Sequence[int]  # of each sentence
+    sentences: pa.Table
+    passages: pa.Table  # that they stand in
+
+
+@dataclass(slots=True)
+class Judged:
+    """Questions and gold answers as they were read."""
+
+    questions: Iterable[dict[str, Any]] = ()
+    gold: Iterable[dict[str, Any]] = ()
+    notes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -96,6 +127,89 @@ class RetrievalSet:
     gold: pa.Table
     rejected: list[Rejected] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)  # what is not wrong, and yet should be known: a phrase and a count
+
+    def blocks(self) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Sentences and passages, as ``OpenSet`` gives them."""
+        yield self.sentences, self.passages
+
+    def questions_and_gold(self) -> tuple[pa.Table, pa.Table]:
+        return self.questions, self.gold
+
+
+class OpenSet:
+    """A set that is read while it is gone through: ``blocks`` first, to the end, then ``questions_and_gold``.
+
+    What is whole and fits together is kept; ``rejected`` says of the rest why not. Memory: one block, eight bytes for each
+    sentence, and the questions with their gold.
+    """
+
+    def __init__(
+        self, source: str, blocks: Iterable[Block], judged: Callable[[], Judged], rejected: list[Rejected] | None = None
+    ) -> None:
+        self.rejected: list[Rejected] = [] if rejected is None else rejected  # the list that the reader of the blocks adds to
+        self.notes: dict[str, int] = {}
+        self._source, self._blocks, self._judged = source, blocks, judged
+        self._known = KnownIds()
+        self._at_end = False
+
+    def blocks(self) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """The sentences that have a text and an id of their own, and the passages that they stand in."""
+        for block in self._blocks:
+            yield self._kept(block), block.passages
+        if not len(self._known):
+            raise InputError(f"{self._source}: the corpus is empty; wanted at least one sentence with text")
+        self._at_end = True
+
+    def _kept(self, block: Block) -> pa.Table:
+        ids, texts = block.sentences["sentence_id"].to_pylist(), block.sentences["text"].to_pylist()
+        is_kept = np.array([bool(text.strip()) for text in texts], bool)
+        with_text = np.flatnonzero(is_kept)
+        is_kept[with_text] = self._known.add([ids[at] for at in with_text])
+        for at in np.flatnonzero(~is_kept):
+            reason = DUPLICATE_ID if texts[at].strip() else EMPTY_SENTENCE
+            self.rejected.append(Rejected(block.file, block.lines[at], ids[at], "sentence", reason, repr(texts[at])[:200]))
+        return block.sentences if is_kept.all() else block.sentences.filter(pa.array(is_kept))
+
+    def questions_and_gold(self) -> tuple[pa.Table, pa.Table]:
+        """Questions that have gold in the corpus, and that gold."""
+        assert self._at_end, "which sentences there are is known at the end of the blocks"
+        judged = self._judged()
+        self.notes = judged.notes
+        asked: dict[str, dict[str, Any]] = {}
+        for row in judged.questions:
+            id = row["question_id"]
+            if not row["text"].strip():
+                self.rejected.append(Rejected(row["file"], row["line"], id, "question", EMPTY_QUESTION, repr(row["text"])))
+            elif id in asked:
+                detail = repr(row["text"])[:200]
+                self.rejected.append(Rejected(row["file"], row["line"], id, "question", DUPLICATE_ID, detail))
+            else:
+                asked[id] = row
+        refused = {row.id for row in self.rejected if row.what == "question"}
+        pairs: dict[tuple[str, str], dict[str, Any]] = {}
+        gold = list(judged.gold)
+        for row, is_there in zip(gold, self._known.find([row["sentence_id"] for row in gold])):
+            pair = (row["question_id"], row["sentence_id"])
+            if not is_there:
+                self.rejected.append(Rejected(row["file"], row["line"], pair[0], "gold", UNKNOWN_SENTENCE, pair[1]))
+            elif pair[0] in asked:
+                pairs[pair] = row
+            elif pair[0] not in refused:
+                self.rejected.append(Rejected(row["file"], row["line"], pair[0], "gold", UNKNOWN_QUESTION, pair[1]))
+        answered = {question for question, _ in pairs}
+        for id, row in asked.items():
+            if id not in answered:
+                self.rejected.append(Rejected(row["file"], row["line"], id, "question", NO_GOLD, row["text"][:200]))
+        return (
+            pa.Table.from_pylist([row for id, row in asked.items() if id in answered], QUESTION_SCHEMA),
+            pa.Table.from_pylist(list(pairs.values()), GOLD_SCHEMA),
+        )
+
+    def whole(self) -> RetrievalSet:
+        """All of it, in memory."""
+        sentences, passages = zip(*self.blocks())
+        questions, gold = self.questions_and_gold()
+        return RetrievalSet(pa.concat_tables(passages), pa.concat_tables(sentences), questions, gold, self.rejected, self.notes)
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences
@@ -250,8 +364,8 @@ def _key(text: str) -> int:
 
 def count_duplicates(sentences: pa.Table) -> dict[str, int]:
     """How many sentences repeat an earlier one: word for word, and with the same words in another order."""
-    exact = len(sentences) - pc.count_distinct(sentences["text_key"]).as_py()
-    return {"exact": exact, "near": len(sentences) - pc.count_distinct(sentences["bag_key"]).as_py() - exact}
+    texts, bags = (len(np.unique(sentences[name].to_numpy())) for name in ("text_key", "bag_key"))
+    return {"exact": len(sentences) - texts, "near": texts - bags}
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -311,7 +425,7 @@ def read_table(
     *,
     what: str = "row",
     rejected: list[Rejected] | None = None,
-    block_rows: int = 10_000,
+    block_rows: int = BLOCK_ROWS,
 ) -> Iterator[pa.Table]:
     """Blocks of a Parquet, CSV, TSV or JSON Lines file with the wanted columns (``columns``: our name -> the file's), and line.
 
@@ -319,11 +433,24 @@ def read_table(
     document_id and relevance may be absent.
     """
     rejected = [] if rejected is None else rejected
-    names = {name: (columns or {}).get(name, name) for name in wanted}
     schema = pa.schema([*((name, pa.int32() if name == "relevance" else pa.string()) for name in wanted), ("line", pa.int64())])
-    block: list[dict[str, Any]] = []
+    for block in _in_blocks(_mapped_rows(Path(path), wanted, columns, what, rejected), block_rows):
+        yield pa.Table.from_pylist([kept for kept, _ in block], schema)
+
+
+def _in_blocks(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    rows = iter(rows)
+    while block := list(islice(rows, size)):
+        yield block
+
+
+def _mapped_rows(
+    path: Path, wanted: Sequence[str], columns: Mapping[str, str] | None, what: str, rejected: list[Rejected]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The wanted columns of each row under our names, and line; and the row as it is."""
+    names = {name: (columns or {}).get(name, name) for name in wanted}
     seen_columns = False
-    for line, row in _rows(Path(path), rejected):
+    for line, row in _rows(path, rejected):
         if not seen_columns:
             missing = [column for name, column in names.items() if column not in row and name not in _OPTIONAL]
             if missing:
@@ -336,25 +463,35 @@ def read_table(
             value = row.get(column)
             if value is None and name in _OPTIONAL:
                 value = _OPTIONAL[name]
-            problem = MISSING_KEY if value is None else "" if isinstance(value, (str, int)) else WRONG_TYPE
-            if name == "relevance" and not problem:
-                problem = "" if re.fullmatch(r"-?\d+", str(value)) else WRONG_TYPE
-            if problem:
+            if problem := _problem(name, value):
                 rejected.append(
                     Rejected(str(path), line, str(kept.get(wanted[0], "")), what, problem, f"{column}: {value!r}"[:200])
                 )
                 break
             kept[name] = int(str(value)) if name == "relevance" else str(value)
         else:
-            block.append(kept)
-        if len(block) == block_rows:
-            yield pa.Table.from_pylist(block, schema)
-            block = []
-    if block:
-        yield pa.Table.from_pylist(block, schema)
+            yield kept, row
 
 
-def read_set(
+def _problem(name: str, value: Any) -> str:
+    if value is None:
+        return MISSING_KEY
+    if not isinstance(value, (str, int)) or (name == "relevance" and not re.fullmatch(r"-?\d+", str(value))):
+        return WRONG_TYPE
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        return LONE_SURROGATE
+    return ""
+
+
+# --------------------------------------------------------------------------------------------------------- sets of files
+
+_ROW = ("sentence_id", "text", "title", "document_id", "language")  # of a corpus
+_JUDGEMENT = ("question_id", "sentence_id", "relevance")
+
+
+def open_tables(
     corpus: Path,
     questions: Path,
     gold: Path,
@@ -362,33 +499,101 @@ def read_set(
     corpus_columns: Mapping[str, str] | None = None,
     question_columns: Mapping[str, str] | None = None,
     gold_columns: Mapping[str, str] | None = None,
-    split_by_gold: bool = False,
-) -> RetrievalSet:
+) -> OpenSet:
     """Three tables with mapped columns: each row of the corpus {sentence_id, text, title?, ...} is one candidate.
 
-    Questions are {question_id, text}, gold is {question_id, sentence_id, relevance?}; relevance 0 is no gold. With
-    ``split_by_gold`` the questions may be those of several splits, and this one's are those that the gold has a line about.
+    Questions are {question_id, text}, gold is {question_id, sentence_id, relevance?}; relevance 0 is no gold.
     """
+    _check_there(corpus, questions, gold)
     rejected: list[Rejected] = []
-    rows = []
-    wanted = ("sentence_id", "text", "title", "document_id", "language")
-    for block in read_table(corpus, wanted, corpus_columns, what="sentence", rejected=rejected):
-        for row in block.to_pylist():
-            text = f"{row['title']} {row['text']}".strip()  # as is usual for this layout: the title counts
-            sentence = _sentence(row["sentence_id"], text, language=row["language"], document_id=row["document_id"])
-            rows.append((str(corpus), row["line"], sentence))
-    asked, judged, notes = _questions_and_gold(questions, gold, question_columns, gold_columns, rejected, split_by_gold)
-    return _assemble(rows, asked, judged, rejected, str(corpus), notes=notes)
+    judged = partial(_read_judged, questions, gold, question_columns, gold_columns, rejected)
+    return OpenSet(str(corpus), _row_blocks(Path(corpus), corpus_columns, rejected), judged, rejected)
 
 
-def _questions_and_gold(
+def open_beir(folder: Path, split: str = "test") -> OpenSet:
+    """A folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.
+
+    A row of the corpus is one candidate, or, where it has ``sentences`` (their [start, end) in its text), a document of them:
+    number n of document d is then ``d#n``. Questions may be those of several splits: this one's are those that its gold has a
+    line about, if only one that says 0.
+    """
+    folder = Path(folder)
+    corpus, questions, gold = (
+        next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), folder / name)
+        for name in ("corpus.jsonl", "queries.jsonl", f"qrels/{split}.tsv")
+    )
+    _check_there(corpus, questions, gold)
+    rejected: list[Rejected] = []
+    gold_columns = {"question_id": "query-id", "sentence_id": "corpus-id", "relevance": "score"}
+    judged = partial(_read_judged, questions, gold, {"question_id": "_id"}, gold_columns, rejected, split_by_gold=True)
+    return OpenSet(str(corpus), _beir_blocks(corpus, rejected), judged, rejected)
+
+
+def _check_there(*paths: Path) -> None:
+    """Now, and not when a long corpus has been read."""
+    for path in paths:
+        if not Path(path).is_file():
+            raise InputError(f"no file {path}; give a file that exists")
+
+
+def _row_blocks(path: Path, columns: Mapping[str, str] | None, rejected: list[Rejected]) -> Iterator[Block]:
+    for block in _in_blocks(_mapped_rows(path, _ROW, columns, "sentence", rejected), BLOCK_ROWS):
+        rows = [_whole_row(kept) for kept, _ in block]
+        sentences = pa.Table.from_pylist(rows, SENTENCE_SCHEMA)
+        yield Block(str(path), [kept["line"] for kept, _ in block], sentences, PASSAGE_SCHEMA.empty_table())
+
+
+def _whole_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as one candidate; as is usual for this layout, the title counts."""
+    text = f"{row['title']} {row['text']}".strip()
+    return _sentence(row["sentence_id"], text, language=row["language"], document_id=row["document_id"])
+
+
+def _beir_blocks(path: Path, rejected: list[Rejected]) -> Iterator[Block]:
+    documents = KnownIds()
+    for block in _in_blocks(_mapped_rows(path, _ROW, {"sentence_id": "_id"}, "sentence", rejected), BLOCK_ROWS):
+        spans_of = [_named_spans(row, kept["text"]) for kept, row in block]
+        is_new = iter(documents.add([kept["sentence_id"] for (kept, _), spans in zip(block, spans_of) if spans]))
+        lines, rows, passages = [], [], []
+        for (kept, row), spans in zip(block, spans_of):
+            id, text, line, language = kept["sentence_id"], kept["text"], kept["line"], kept["language"] or "en"
+            if spans is None:
+                lines.append(line)
+                rows.append(_whole_row(kept))
+            elif not spans:
+                detail = f"wanted sentences [[start, end], ...] within the text, saw {str(row)[:150]}"
+                rejected.append(Rejected(str(path), line, id, "document", WRONG_BOUNDARY, detail))
+            elif not next(is_new):
+                rejected.append(Rejected(str(path), line, id, "document", DUPLICATE_ID, repr(text)[:200]))
+            else:
+                ids = {"passage_id": id, "document_id": id}
+                passages.append({**ids, "title": kept["title"], "text": text, "language": language})
+                for number, (start, end) in enumerate(spans):
+                    lines.append(line)
+                    rows.append(_sentence(f"{id}#{number}", text[start:end], start, end, language, **ids))
+        yield Block(
+            str(path), lines, pa.Table.from_pylist(rows, SENTENCE_SCHEMA), pa.Table.from_pylist(passages, PASSAGE_SCHEMA)
+        )
+
+
+def _named_spans(row: Mapping[str, Any], text: str) -> Spans | None:
+    """The sentences that a document names; none of them where they do not fit, None where it names none."""
+    spans = row.get("sentences")
+    if spans is None:
+        return None
+    are_pairs = isinstance(spans, list) and all(isinstance(s, list) and [type(x) for x in s] == [int, int] for s in spans)
+    return spans if are_pairs and _fits(spans, len(text)) else []
+
+
+def _read_judged(
     questions: Path,
     gold: Path,
     question_columns: Mapping[str, str] | None,
     gold_columns: Mapping[str, str] | None,
     rejected: list[Rejected],
-    split_by_gold: bool,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, int]]:
+    *,
+    split_by_gold: bool = False,
+) -> Judged:
     asked = [
         {**row, "file": str(questions)}
         for block in read_table(
@@ -398,7 +603,7 @@ def _questions_and_gold(
     ]
     lines = [
         {**row, "file": str(gold)}
-        for block in read_table(gold, ("question_id", "sentence_id", "relevance"), gold_columns, what="gold", rejected=rejected)
+        for block in read_table(gold, _JUDGEMENT, gold_columns, what="gold", rejected=rejected)
         for row in block.to_pylist()
     ]
     about = {row["question_id"] for row in lines} | {row.id for row in rejected if row.what == "gold"}
@@ -407,55 +612,8 @@ def _questions_and_gold(
         raise InputError(f"{gold} is about none of the questions of {questions}; are the ids in the same columns of both?")
     judged = [row for row in lines if row["relevance"] > 0]
     if not split_by_gold:
-        return asked, judged, {}
-    # A queries file often serves several splits: those that no line is about, not even one that says 0, are of another.
-    return here, judged, {OF_ANOTHER_SPLIT: len(asked) - len(here)} if len(here) < len(asked) else {}
-
-
-def read_beir(folder: Path, split: str = "test") -> RetrievalSet:
-    """A folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.
-
-    A row of the corpus is one candidate, or, where it has ``sentences`` (their [start, end) in its text), a document of them:
-    number n of document d is then ``d#n``.
-    """
-    folder = Path(folder)
-    found = [next((f for f in (folder / name, folder / f"{name}.gz") if f.is_file()), folder / name) for name in
-             ("corpus.jsonl", "queries.jsonl", f"qrels/{split}.tsv")]  # fmt: skip
-    question_columns = {"question_id": "_id"}
-    gold_columns = {"question_id": "query-id", "sentence_id": "corpus-id", "relevance": "score"}
-    rejected: list[Rejected] = []
-    first = next(_rows(found[0], []), (0, {}))[1]
-    if "sentences" not in first:
-        return read_set(
-            *found,
-            corpus_columns={"sentence_id": "_id"},
-            question_columns=question_columns,
-            gold_columns=gold_columns,
-            split_by_gold=True,
-        )
-    passages, rows = [], []
-    seen: set[str] = set()
-    for line, row in _rows(found[0], rejected):
-        id, text, spans = row.get("_id"), row.get("text"), row.get("sentences") or []
-        whole = isinstance(spans, list) and all(isinstance(s, list) and [type(x) for x in s] == [int, int] for s in spans)
-        if not isinstance(id, str) or not isinstance(text, str) or not whole or not _fits(spans, len(text)):
-            detail = f"wanted _id, text and sentences [[start, end], ...] within it, saw {str(row)[:150]}"
-            rejected.append(Rejected(str(found[0]), line, str(id), "document", WRONG_BOUNDARY, detail))
-            continue
-        if id in seen:
-            rejected.append(Rejected(str(found[0]), line, id, "document", DUPLICATE_ID, repr(text)[:200]))
-            continue
-        seen.add(id)
-        language = row.get("language") or "en"
-        passages.append(
-            {"passage_id": id, "document_id": id, "title": row.get("title") or "", "text": text, "language": language}
-        )
-        for number, (start, end) in enumerate(spans):
-            ids = {"passage_id": id, "document_id": id}
-            rows.append((str(found[0]), line, _sentence(f"{id}#{number}", text[start:end], start, end, language, **ids)))
-    asked, judged, notes = _questions_and_gold(found[1], found[2], question_columns, gold_columns, rejected, True)
-    table = pa.Table.from_pylist(passages, PASSAGE_SCHEMA)
-    return _assemble(rows, asked, judged, rejected, str(found[0]), table, notes)
+        return Judged(asked, judged)
+    return Judged(here, judged, {OF_ANOTHER_SPLIT: len(asked) - len(here)} if len(here) < len(asked) else {})
 
 
 def _json_lists(path: Path, keys: Sequence[str]) -> list[list[Any]]:
@@ -477,10 +635,8 @@ def read_reqa(path: Path) -> RetrievalSet:
     if len(questions) != len(truths):
         raise InputError(f"{path} has {len(questions)} questions and {len(truths)} ground_truths; wanted one for each")
     rejected: list[Rejected] = []
-    sentences = [
-        (str(path), line, _sentence(f"s{line - 1:08d}", text if isinstance(text, str) else ""))
-        for line, text in enumerate(candidates, 1)
-    ]
+    rows = [_sentence(f"s{place:08d}", text if isinstance(text, str) else "") for place, text in enumerate(candidates)]
+    sentences = pa.Table.from_pylist(rows, SENTENCE_SCHEMA)
     asked, judged = [], []
     for line, (text, places) in enumerate(zip(questions, truths), 1):
         id = f"q{line - 1:08d}"
@@ -491,7 +647,8 @@ def read_reqa(path: Path) -> RetrievalSet:
                 judged.append({"sentence_id": f"s{place:08d}", "relevance": 1, **where})
             else:
                 rejected.append(Rejected(str(path), line, id, "gold", WRONG_TYPE, f"wanted a place, saw {place!r}"[:200]))
-    return _assemble(sentences, asked, judged, rejected, str(path))
+    block = Block(str(path), range(1, len(rows) + 1), sentences, PASSAGE_SCHEMA.empty_table())
+    return _in_memory(str(path), block, asked, judged, rejected)
 
 
 def read_answer_pairs(path: Path) -> RetrievalSet:
@@ -502,7 +659,7 @@ def read_answer_pairs(path: Path) -> RetrievalSet:
         raise InputError(
             f"{path}: {len(questions)} questions, {len(answers)} answers, {len(ids)} question_ids; wanted as many of each"
         )
-    sentences: dict[str, tuple[str, int, dict[str, Any]]] = {}
+    sentences: dict[str, tuple[int, dict[str, Any]]] = {}
     asked: dict[str, dict[str, Any]] = {}
     judged, rejected = [], []
     for line, (question, answer, number) in enumerate(zip(questions, answers, ids), 1):
@@ -518,9 +675,11 @@ def read_answer_pairs(path: Path) -> RetrievalSet:
             continue
         asked.setdefault(id, {"text": question, "language": "en", **where})
         sentence_id = passage_id(answer)
-        sentences.setdefault(sentence_id, (str(path), line, _sentence(sentence_id, answer)))
+        sentences.setdefault(sentence_id, (line, _sentence(sentence_id, answer)))
         judged.append({"sentence_id": sentence_id, "relevance": 1, **where})
-    return _assemble(sentences.values(), asked.values(), judged, rejected, str(path))
+    lines, rows = [line for line, _ in sentences.values()], [row for _, row in sentences.values()]
+    block = Block(str(path), lines, pa.Table.from_pylist(rows, SENTENCE_SCHEMA), PASSAGE_SCHEMA.empty_table())
+    return _in_memory(str(path), block, asked.values(), judged, rejected)
 
 
 def sentences_of_examples(examples: Iterable[Example], boundaries: Mapping[str, Spans] | None = None) -> RetrievalSet:
@@ -545,9 +704,9 @@ def sentences_of_examples(examples: Iterable[Example], boundaries: Mapping[str, 
             rejected.append(
                 Rejected("", 0, id, "boundaries", WRONG_BOUNDARY, f"{len(passages[id]['text'])} characters, {list(spans)[:5]}")
             )
-    sentences = cut_passages(table, fitting).to_pylist()
+    sentences = cut_passages(table, fitting)
     of_passage = defaultdict(list)
-    for sentence in sentences:
+    for sentence in sentences.to_pylist():
         of_passage[sentence["passage_id"]].append(sentence)
     asked, judged = [], []
     seen: set[str] = set()
@@ -567,7 +726,8 @@ def sentences_of_examples(examples: Iterable[Example], boundaries: Mapping[str, 
             else:
                 detail = f"starts at {answer.start}: {answer.text!r}"[:200]
                 rejected.append(Rejected(example.file, example.line, example.id, "answer", OUTSIDE_SENTENCES, detail))
-    return _assemble([("", 0, row) for row in sentences], asked, judged, rejected, kept[0].file if kept else "the input", table)
+    block = Block("", [0] * len(sentences), sentences, table)
+    return _in_memory(kept[0].file if kept else "the input", block, asked, judged, rejected)
 
 
 def _fits(spans: Spans, length: int) -> bool:
@@ -612,55 +772,7 @@ def read_boundaries(path: Path, examples: Iterable[Example]) -> dict[str, list[t
     return {id: sorted(set(found)) for id, found in spans.items()}
 
 
-def _assemble(
-    sentences: Iterable[tuple[str, int, dict[str, Any]]],
-    questions: Iterable[dict[str, Any]],
-    gold: Iterable[dict[str, Any]],
-    rejected: list[Rejected],
-    source: str,
-    passages: pa.Table | None = None,
-    notes: dict[str, int] | None = None,
+def _in_memory(
+    source: str, block: Block, questions: Iterable[dict[str, Any]], gold: Iterable[dict[str, Any]], rejected: list[Rejected]
 ) -> RetrievalSet:
-    """Keep what is whole and fits together; say of the rest why not."""
-    corpus: dict[str, dict[str, Any]] = {}
-    for file, line, row in sentences:
-        id = row["sentence_id"]
-        if not row["text"].strip():
-            rejected.append(Rejected(file, line, id, "sentence", EMPTY_SENTENCE, repr(row["text"])))
-        elif id in corpus:
-            rejected.append(Rejected(file, line, id, "sentence", DUPLICATE_ID, repr(row["text"])[:200]))
-        else:
-            corpus[id] = row
-    if not corpus:
-        raise InputError(f"{source}: the corpus is empty; wanted at least one sentence with text")
-    asked: dict[str, dict[str, Any]] = {}
-    for row in questions:
-        id = row["question_id"]
-        if not row["text"].strip():
-            rejected.append(Rejected(row["file"], row["line"], id, "question", EMPTY_QUESTION, repr(row["text"])))
-        elif id in asked:
-            rejected.append(Rejected(row["file"], row["line"], id, "question", DUPLICATE_ID, repr(row["text"])[:200]))
-        else:
-            asked[id] = row
-    refused = {row.id for row in rejected if row.what == "question"}
-    judged: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in gold:
-        pair = (row["question_id"], row["sentence_id"])
-        if row["sentence_id"] not in corpus:
-            rejected.append(Rejected(row["file"], row["line"], pair[0], "gold", UNKNOWN_SENTENCE, pair[1]))
-        elif row["question_id"] not in asked and row["question_id"] not in refused:
-            rejected.append(Rejected(row["file"], row["line"], pair[0], "gold", UNKNOWN_QUESTION, pair[1]))
-        elif row["question_id"] in asked:
-            judged[pair] = row
-    answered = Counter(question for question, _ in judged)
-    for id, row in asked.items():
-        if not answered[id]:
-            rejected.append(Rejected(row["file"], row["line"], id, "question", NO_GOLD, row["text"][:200]))
-    return RetrievalSet(
-        PASSAGE_SCHEMA.empty_table() if passages is None else passages,
-        pa.Table.from_pylist(list(corpus.values()), SENTENCE_SCHEMA),
-        pa.Table.from_pylist([row for id, row in asked.items() if answered[id]], QUESTION_SCHEMA),
-        pa.Table.from_pylist(list(judged.values()), GOLD_SCHEMA),
-        rejected,
-        notes or {},
-    )
+    return OpenSet(source, [block], lambda: Judged(questions, gold), rejected).whole()

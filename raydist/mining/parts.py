@@ -6,6 +6,7 @@ first and the part, a row of counts, after them: as everywhere, the part's name 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raydist.corpus.passages import RetrievalSet, count_duplicates
+from raydist.corpus.passages import PASSAGE_SCHEMA, SENTENCE_SCHEMA, OpenSet, RetrievalSet, count_duplicates
 from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.models import open_model
@@ -71,11 +72,23 @@ def read_part(spec: Mapping[str, Any], of: str) -> pa.Table:
 
 
 def retrieval_set_part_maker() -> Callable[[dict], Made]:
-    """Files -> sentences (the part), passages, questions, gold and rejected rows (beside it)."""
+    """Files -> sentences and passages, written as they are read; questions, gold and rejected rows; the part is their counts.
+
+    Memory: a block of rows, about 50 bytes for each sentence, and all of the questions and gold.
+    """
 
     def make(spec: dict) -> Made:
-        found = read_retrieval_set(spec)
-        questions, gold = found.questions, found.gold
+        storage, found = Storage(spec["stage"]), open_retrieval_set(spec)
+        keys = []
+        with (
+            _written(storage, "sentences-00000.parquet", SENTENCE_SCHEMA) as sentences,
+            _written(storage, "passages-00000.parquet", PASSAGE_SCHEMA) as passages,
+        ):
+            for block, around in found.blocks():
+                sentences.add(block)
+                passages.add(around)
+                keys.append(block.select(["text_key", "bag_key"]))
+        questions, gold = found.questions_and_gold()
         if spec["questions"] is not None and spec["questions"] < questions.num_rows:
             from raydist.reader.parts import draw_questions
 
@@ -87,22 +100,22 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
             raise InputError(f"{names or 'sample:'}: no question has a gold sentence in the corpus")
         order = [("question_id", "ascending")]
         return {
-            "part": found.sentences,
+            "part": pa.table({"sentences": [sentences.rows]}),
             "beside": {
-                "passages": found.passages,
                 "questions": questions.sort_by(order),
                 "gold": gold.sort_by([*order, ("sentence_id", "ascending")]),
                 "rejected": rejected_table(found.rejected),
             },
             "info": {
+                "rows": sentences.rows,
                 "questions": questions.num_rows,
                 "gold": gold.num_rows,
-                "passages": found.passages.num_rows,
+                "passages": passages.rows,
                 "rejected": len(found.rejected),
                 "reasons": _counted([row.reason for row in found.rejected]),
                 "notes": found.notes,
-                "duplicates": count_duplicates(found.sentences),
-                "digests": {"sentences": _digest(found.sentences), "passages": _digest(found.passages)},
+                "duplicates": count_duplicates(pa.concat_tables(keys)),
+                "digests": {"sentences": sentences.digest.hexdigest(), "passages": passages.digest.hexdigest()},
             },
             "row_group": ROW_GROUP,
         }
@@ -110,34 +123,46 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
     return make
 
 
-def _digest(table: pa.Table) -> str:
-    """Of the rows."""
-    digest = hashlib.blake2b(digest_size=16)
-    for batch in table.combine_chunks().to_batches():
-        digest.update(batch.serialize())
-    return digest.hexdigest()
+class _Blocks:
+    """A table that is written block by block: its rows so far, and a digest of them."""
+
+    def __init__(self, writer: pq.ParquetWriter) -> None:
+        self.writer, self.rows, self.digest = writer, 0, hashlib.blake2b(digest_size=16)
+
+    def add(self, block: pa.Table) -> None:
+        for batch in block.combine_chunks().to_batches():
+            if batch.num_rows:
+                self.writer.write_batch(batch)
+                self.digest.update(batch.serialize())
+                self.rows += batch.num_rows
+
+
+@contextlib.contextmanager
+def _written(storage: Storage, name: str, schema: pa.Schema) -> Iterator[_Blocks]:
+    with storage.writing(name) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        yield _Blocks(writer)
 
 
 def _counted(names: list[str]) -> dict[str, int]:
     return {name: names.count(name) for name in sorted(set(names))}
 
 
-def read_retrieval_set(spec: Mapping[str, Any]) -> RetrievalSet:
-    """A corpus with questions and gold answers, by its format."""
+def open_retrieval_set(spec: Mapping[str, Any]) -> OpenSet | RetrievalSet:
+    """A corpus with questions and gold answers, by its format; what may be large is read as it is gone through."""
     from raydist.corpus import passages
 
     paths = [fetch(place) for place in spec["files"]]
     if spec["format"] == "beir":
         if not paths[0].is_dir():
             raise InputError(f"{paths[0]} is no folder; format beir wants one with corpus.jsonl, queries.jsonl and qrels/")
-        return passages.read_beir(paths[0], spec["split"])
+        return passages.open_beir(paths[0], spec["split"])
     if spec["format"] == "reqa":
         return passages.read_reqa(paths[0])
     if spec["format"] == "pairs":
         return passages.read_answer_pairs(paths[0])
     if spec["format"] == "tables":
         columns = spec["columns"]
-        return passages.read_set(*paths, corpus_columns=columns, question_columns=columns, gold_columns=columns)
+        return passages.open_tables(*paths, corpus_columns=columns, question_columns=columns, gold_columns=columns)
     from raydist.corpus.readers import expand_paths, plan_splits, read_split
 
     examples, rejected = [], []

@@ -1,7 +1,9 @@
 import gzip
 import json
+import random
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from raydist.corpus import passages
+from raydist.corpus.known_ids import KnownIds
 from raydist.corpus.passages import (
     GOLD_SCHEMA,
     PASSAGE_SCHEMA,
@@ -21,11 +24,11 @@ from raydist.corpus.passages import (
     cut_passages,
     duplicate_keys,
     normalise_text,
+    open_beir,
+    open_tables,
     read_answer_pairs,
-    read_beir,
     read_boundaries,
     read_reqa,
-    read_set,
     read_table,
     sentences_of_examples,
     split_sentences,
@@ -149,6 +152,10 @@ def write_beir(folder, corpus, queries, qrels):
     )
 
 
+def read_beir(folder, split="test"):
+    return open_beir(folder, split).whole()
+
+
 def reasons(found):
     return [(row.what, row.reason, row.id, row.line) for row in found.rejected]
 
@@ -185,7 +192,7 @@ def test_everything_wrong_in_a_set_is_named_and_the_rest_stays(tmp_path):
     qrels = [("q1", "d1", 1), ("q2", "d9", 1), ("q3", "d1", 1), ("q9", "d1", 1), ("q1", "d2", "much")]
     write_beir(tmp_path, corpus, queries, qrels)
     with open(tmp_path / "corpus.jsonl", "a") as file:
-        file.write('{"_id": "d5", "text"\n[1]\n')
+        file.write('{"_id": "d5", "text"\n[1]\n{"_id": "d6", "text": "\\ud800"}\n')
     found = read_beir(tmp_path)
     assert found.sentences["sentence_id"].to_pylist() == ["d1", "d2"]
     assert found.questions["question_id"].to_pylist() == ["q1"]
@@ -195,6 +202,7 @@ def test_everything_wrong_in_a_set_is_named_and_the_rest_stays(tmp_path):
             ("sentence", "wrong type", "d4", 5),
             ("row", "broken JSON", "", 6),
             ("row", "wrong type", "", 7),
+            ("sentence", "lone surrogate", "d6", 8),
             ("gold", "wrong type", "q1", 6),
             ("sentence", "duplicate id", "d1", 3),
             ("sentence", "empty sentence", "d3", 4),
@@ -224,7 +232,7 @@ def test_of_questions_without_gold_those_of_another_split_are_counted_and_all_ot
     mapped = {"question_columns": {"question_id": "_id"}, "corpus_columns": {"sentence_id": "_id"}}
     gold_columns = {"question_id": "query-id", "sentence_id": "corpus-id", "relevance": "score"}
     files = [tmp_path / name for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")]
-    whole = read_set(*files, **mapped, gold_columns=gold_columns)
+    whole = open_tables(*files, **mapped, gold_columns=gold_columns).whole()
     assert reasons(whole)[1:] == [*without, ("question", "question with no gold sentence", "elsewhere", 4)]
     assert whole.notes == {}
 
@@ -258,14 +266,14 @@ def test_mapped_columns_of_every_kind_of_table(tmp_path, suffix):
             writer.writerows(rows)
     (tmp_path / "q.jsonl").write_text('{"qid": 1, "q": "Where?"}\n')
     (tmp_path / "g.csv").write_text("qid,pid\n1,8\n")
-    found = read_set(
+    found = open_tables(
         path,
         tmp_path / "q.jsonl",
         tmp_path / "g.csv",
         corpus_columns={"sentence_id": "pid", "text": "body"},
         question_columns={"question_id": "qid", "text": "q"},
         gold_columns={"question_id": "qid", "sentence_id": "pid"},
-    )
+    ).whole()
     assert found.sentences["sentence_id"].to_pylist() == ["7", "8"]
     assert found.sentences["text"].to_pylist() == [row["body"] for row in rows]
     assert found.gold.to_pylist() == [{"question_id": "1", "sentence_id": "8", "relevance": 1}]
@@ -442,3 +450,83 @@ def test_documents_that_name_their_sentences(tmp_path):
         (3, "sentence boundaries do not fit the passage"),
         (4, "sentence boundaries do not fit the passage"),
     ]
+
+
+def test_every_row_says_for_itself_whether_it_names_its_sentences(tmp_path):
+    corpus = [
+        {"_id": 1, "title": "Oder", "text": "It flows. It is long."},
+        {"_id": "d", "text": "It fell. It rose.", "sentences": [[0, 8], [9, 17]]},
+        {"_id": "w", "text": "One candidate. Really.", "sentences": None},
+        {"_id": "d#1", "text": "An id that is taken."},
+        {"_id": "e", "text": "No sentences.", "sentences": []},
+    ]
+    write_beir(tmp_path, corpus, [{"_id": "q", "text": "What rose?"}], [("q", "d#1", 1), ("q", "w", 1)])
+    found = read_beir(tmp_path)
+    assert dict(zip(found.sentences["sentence_id"].to_pylist(), found.sentences["text"].to_pylist())) == {
+        "1": "Oder It flows. It is long.",
+        "d#0": "It fell.",
+        "d#1": "It rose.",
+        "w": "One candidate. Really.",
+    }
+    assert found.sentences["passage_id"].to_pylist() == ["", "d", "d", ""]
+    assert found.gold["sentence_id"].to_pylist() == ["d#1", "w"]
+    assert sorted(reasons(found)) == [
+        ("document", "sentence boundaries do not fit the passage", "e", 5),
+        ("sentence", "duplicate id", "d#1", 4),
+    ]
+
+
+# large sets
+
+
+def test_blocks_change_nothing_and_a_repeat_is_told_across_them(tmp_path, monkeypatch):
+    corpus = [{"_id": f"d{n % 23}", "text": f"It is {n}. Yes.", "sentences": [[0, 8 + (n > 9)]]} for n in range(40)]
+    corpus += [{"_id": f"w{n % 17}", "text": f"Whole {n}." * (n != 3)} for n in range(30)]
+    write_beir(tmp_path, corpus, [{"_id": "q", "text": "Which?"}], [("q", "d5#0", 1), ("q", "w16", 1), ("q", "w17", 1)])
+    whole = read_beir(tmp_path)
+    assert whole.sentences["sentence_id"].to_pylist() == [
+        *(f"d{n}#0" for n in range(23)),
+        *(f"w{n}" for n in range(17) if n != 3),
+        "w3",  # the first one is empty
+    ]
+    assert {row.id for row in whole.rejected if row.reason == "duplicate id"} == {
+        *(f"d{n}" for n in range(17)),
+        *(f"w{n}" for n in range(13) if n != 3),
+    }
+    for rows in (1, 7, 30):
+        monkeypatch.setattr(passages, "BLOCK_ROWS", rows)
+        found = read_beir(tmp_path)
+        for name in ("sentences", "passages", "questions", "gold"):
+            assert getattr(found, name).to_pylist() == getattr(whole, name).to_pylist()
+        assert sorted(reasons(found)) == sorted(reasons(whole))
+
+
+def test_known_ids_agree_with_a_set():
+    known, slow, rng = KnownIds(), set(), random.Random(0)
+    for _ in range(60):
+        ids = [f"id{rng.randrange(900)}" for _ in range(rng.choice((0, 1, 5, 60)))]
+        expected = [id not in slow and id not in ids[:at] for at, id in enumerate(ids)]
+        assert known.find(ids).tolist() == [id in slow for id in ids]
+        assert known.add(ids).tolist() == expected
+        slow.update(ids)
+    assert len(known) == len(slow)
+
+
+@pytest.mark.parametrize("layout", ["rows", "documents"])
+def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch, layout):
+    """As dicts a sentence takes some 1,500 bytes; as it is, the hash of its id."""
+    monkeypatch.setattr(passages, "BLOCK_ROWS", 200)
+    peaks = {}
+    for rows in (500, 2_500):
+        corpus = [{"_id": f"d{n:08d}", "text": f"The river {n} is long. The bridge {n} was built."} for n in range(rows)]
+        if layout == "documents":
+            corpus = [row | {"sentences": split_sentences(row["text"])} for row in corpus]
+        write_beir(tmp_path / str(rows), corpus, [{"_id": "q", "text": "Which?"}], [("q", "d00000001", 1)])
+        del corpus
+        arrow = 0
+        tracemalloc.start()
+        for _ in open_beir(tmp_path / str(rows)).blocks():
+            arrow = max(arrow, pa.total_allocated_bytes())
+        peaks[rows] = tracemalloc.get_traced_memory()[1] + arrow
+        tracemalloc.stop()
+    assert (peaks[2_500] - peaks[500]) / 2_000 < 150

@@ -1,5 +1,7 @@
 """What makes the parts of the retrieval stages reads of its inputs what its block needs, and no more."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -69,6 +71,7 @@ def test_a_set_is_written_in_row_groups(tmp_path, world):
         pq.write_table(pa.Table.from_pylist(listed), tmp_path / f"{name}.parquet")
     files = [{"folder": "", "name": str(tmp_path / f"{name}.parquet")} for name in rows]
     spec = {"format": "tables", "files": files, "columns": {}, "questions": None, "seed": 0, "boundaries": None, "split": ""}
+    spec["stage"] = str(tmp_path / "stage")
     made = parts.retrieval_set_part_maker()(spec)
     assert made["row_group"] == parts.ROW_GROUP
     for name in ("questions", "gold"):
@@ -76,3 +79,41 @@ def test_a_set_is_written_in_row_groups(tmp_path, world):
     many = pa.table({"question_id": np.arange(3 * parts.ROW_GROUP).astype(str)})
     content = encode_table(many, "parquet", {}, made["row_group"])
     assert pq.ParquetFile(pa.BufferReader(content)).num_row_groups == 3
+
+
+def test_sentences_are_written_block_by_block_and_stand_for_the_rows_of_the_part(tmp_path, monkeypatch):
+    from raydist.corpus import passages
+    from raydist.storage import Storage, describe_part
+
+    monkeypatch.setattr(passages, "BLOCK_ROWS", 3)
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    texts = ["It fell. It rose.", "It rose! It fell.", "It fell. Again it fell."]
+    rows = [{"_id": f"d{n}", "text": texts[n % 3], "sentences": passages.split_sentences(texts[n % 3])} for n in range(7)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "What rose?"}\n{"_id": "r", "text": "Of dev?"}\n')
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td6#1\t1\n")
+    spec = {"format": "beir", "files": [{"folder": "", "name": str(folder)}], "split": "train", "questions": None}
+    spec["stage"] = str(tmp_path / "stage")
+    made = parts.retrieval_set_part_maker()(spec)
+    line = describe_part("part-00000.parquet", encode_table(made["part"], "parquet", made["info"]))
+    assert line["rows"] == made["info"]["rows"] == 14
+    assert made["info"]["duplicates"] == {"exact": 11, "near": 0}
+    assert made["info"]["reasons"] == {"duplicate id": 1}
+    assert made["info"]["notes"] == {"questions that this split's gold says nothing of: left out": 1}
+    whole = passages.open_beir(folder, "train").whole()
+    for name in ("sentences", "passages"):
+        with Storage(spec["stage"]).open_input(f"{name}-00000.parquet") as file:
+            written = pq.ParquetFile(file)
+            assert written.num_row_groups == 3
+            assert written.read().equals(getattr(whole, name))
+    again = parts.retrieval_set_part_maker()(spec | {"stage": str(tmp_path / "again")})
+    assert again["info"] == made["info"]
+    for name in ("sentences", "passages"):  # what the next stage is known by
+        files = [tmp_path / stage / f"{name}-00000.parquet" for stage in ("stage", "again")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    table = {"set": spec["stage"], "sentences": "sentences-00000.parquet", "passages": "passages-00000.parquet"}
+    parts.sentence_table_part_maker()(table | {"stage": str(tmp_path / "table")})
+    opened = parts.open_sentences(str(tmp_path / "table"))
+    assert opened.texts(opened.find(["d6#1"])).to_pylist() == ["It rose."]
+    assert opened.passage_texts(opened.find(["d6#1"])).to_pylist() == ["It fell. It rose."]
