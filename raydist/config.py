@@ -203,20 +203,39 @@ class AnswerContrastConfig(Section):
     sequential_epochs: float = Field(1.0, ge=0)  # alpha is 0 for so long, under `sequential`
 
 
+CORPUS_COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {  # of formats that are tables: what may be mapped
+    "tables": {
+        "corpus": ("sentence_id", "text", "title", "document_id", "language"),
+        "questions": ("question_id", "text", "language"),
+        "gold": ("question_id", "sentence_id", "relevance"),
+    },
+}
+
+
 class CorpusSource(Section):
     """A corpus of sentences with questions and gold answers. `sample:` is the embedded sample's.
 
     beir: a folder {corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv}, whose documents may name the places of their `sentences`;
     reqa: a file {questions, candidates, ground_truths}; pairs: a file {questions, answers, question_ids}; squad: any reader
-    files, cut into sentences by rule or by a file of MultiReQA `boundaries`; tables: three files, corpus, questions and gold.
+    files, cut into sentences by rule or by a file of MultiReQA `boundaries`; tables: three files, corpus, questions and gold,
+    whose `columns` are {our name: the file's} for all three, or such a map for each: {corpus: {...}, questions: {...}, ...}.
     """
 
     files: Annotated[list[str], BeforeValidator(_listed)]
     format: Literal["beir", "reqa", "pairs", "squad", "tables"] = "beir"
     split: str = "train"  # beir: which file of qrels
     boundaries: str | None = None  # squad
-    columns: dict[str, str] = {}  # tables: our name -> the file's
+    columns: dict[str, str | dict[str, str]] = {}  # tables
     questions: int | None = Field(None, ge=1)  # a seeded choice of this many
+
+    def columns_of(self, table: str) -> dict[str, Any]:
+        """Our name -> the file's."""
+        own = self.columns.get(table, {}) if self._by_table else self.columns
+        return dict(own) if isinstance(own, dict) else {}
+
+    @property
+    def _by_table(self) -> bool:
+        return any(isinstance(names, dict) for names in self.columns.values())
 
     @model_validator(mode="before")
     @classmethod
@@ -228,6 +247,22 @@ class CorpusSource(Section):
         wanted = {"beir": 1, "reqa": 1, "pairs": 1, "tables": 3}.get(self.format)
         if not self.files or (wanted and len(self.files) != wanted):
             raise ValueError(f"format {self.format} takes {wanted or 'one or more'} in files, got {len(self.files)}")
+        return self
+
+    @model_validator(mode="after")
+    def _known_columns(self) -> Self:
+        tables = CORPUS_COLUMNS.get(self.format, {})
+        if self.columns and not tables:
+            raise ValueError(f"columns: format {self.format} has names of its own; leave them out, or take format tables")
+        if self._by_table and not all(isinstance(self.columns[key], dict) and key in tables for key in self.columns):
+            raise ValueError(
+                f"columns: wanted {{our name: the file's}}, or such a map for each of {', '.join(tables)}; got {self.columns}"
+            )
+        for table, own in tables.items():
+            known = own if self._by_table else sorted({name for names in tables.values() for name in names})
+            for name in self.columns_of(table):
+                if name not in known:
+                    raise ValueError(f"columns: there is no {name!r} to map; there are {', '.join(known)}")
         return self
 
 

@@ -36,6 +36,9 @@ def test_all_problems_are_reported_at_once_with_the_nearest_key(write):
     assert "lr: unknown key; did you mean optim.lr?" in message
 
 
+TABLES = "corpus: {train: {files: [a, b, c], format: tables, columns: %s}}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -82,6 +85,11 @@ def test_problems_between_keys_are_told_together(write, text, said):
         ("index: {pq: {bits: 16}}\n", "index.pq.bits: should be less than or equal to 12, got 16"),
         ("retriever: {temperature: 0.05}\n", "the loss is softmax: set retriever.scale (20 is this temperature)"),
         ("retriever: {loss: margin_mse, temperature: 2}\nmining: {hard_negatives: 1}\n", "the loss is margin_mse"),
+        ("corpus: {train: {files: a, columns: {text: b}}}\n", "columns: format beir has names of its own"),
+        (TABLES % "{txt: b}", "there is no 'txt' to map; there are document_id, language"),
+        (TABLES % "{corpus: {text: b}, text: c}", "or such a map for each of corpus, questions, gold; got {'corpus'"),
+        (TABLES % "{pairs: {text: b}}", "or such a map for each of corpus, questions, gold; got {'pairs'"),
+        (TABLES % "{gold: {text: b}}", "there is no 'text' to map; there are question_id, sentence_id, relevance"),
         ("objectives: {answer_contrast: {tau: 0}}\n", "objectives.answer_contrast.tau: should be greater than 0, got 0"),
     ],
 )
@@ -93,6 +101,19 @@ def test_a_wrong_config_is_refused_by_name(write, text, said):
 
 def test_extends_with_nothing_behind_it_is_as_if_left_out(write):
     assert load_config(write("a.yaml", "extends:\noptim: {lr: 1}\n")).config == override(Config(), {"optim.lr": 1})
+
+
+def test_columns_are_of_all_tables_or_of_each(write):
+    for columns, corpus, questions in (
+        ("{}", {}, {}),
+        ("{text: body, question_id: q}", *[{"text": "body", "question_id": "q"}] * 2),
+        ("{corpus: {text: body}, questions: {text: q}}", {"text": "body"}, {"text": "q"}),
+    ):
+        config = load_config(write("a.yaml", TABLES % columns)).config
+        source = config.corpus.train
+        assert (source.columns_of("corpus"), source.columns_of("questions")) == (corpus, questions)
+        assert Config.model_validate(config.model_dump(mode="json")) == config
+    assert source.columns_of("gold") == {}
 
 
 def test_yaml_reads_3e_5_as_text_and_the_field_mends_it(write):

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from raydist.cluster.pipeline import Made, Run, locate, report, run_stages, tokenizer_digest, train_on
 from raydist.cluster.stages import Work
-from raydist.config import Config, CorpusSource, flatten, override
+from raydist.config import CORPUS_COLUMNS, Config, CorpusSource, flatten, override
 from raydist.corpus.readers import language_of
 from raydist.errors import InputError
 from raydist.mining import parts as make
@@ -111,6 +111,7 @@ def _set_work(run: Run, name: str, source: CorpusSource) -> Work:
     files = [file for path in paths[: len(places)] for file in _files_of(Path(path), patterns)]
     files += [fetch(boundaries)] if boundaries else []
     reading = source.model_dump(mode="json", exclude={"files", "boundaries"}) | {"seed": run.config.data.seed}
+    reading["columns"] = {table: source.columns_of(table) for table in CORPUS_COLUMNS.get(source.format, {})}
     digests: list[dict[str, Any]] = [{"name": file.name, "digest": file_digest(file)} for file in files]
     if source.format == "squad":  # whose sentences are cut by language, which a folder's name may tell
         digests = [digest | {"language": language_of(str(file))} for digest, file in zip(digests, files)]

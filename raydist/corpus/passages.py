@@ -495,19 +495,18 @@ def open_tables(
     corpus: Path,
     questions: Path,
     gold: Path,
-    *,
-    corpus_columns: Mapping[str, str] | None = None,
-    question_columns: Mapping[str, str] | None = None,
-    gold_columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, Mapping[str, str]] | None = None,
 ) -> OpenSet:
-    """Three tables with mapped columns: each row of the corpus {sentence_id, text, title?, ...} is one candidate.
+    """Three tables: each row of the corpus {sentence_id, text, title?, ...} is one candidate.
 
-    Questions are {question_id, text}, gold is {question_id, sentence_id, relevance?}; relevance 0 is no gold.
+    Questions are {question_id, text}, gold is {question_id, sentence_id, relevance?}; relevance 0 is no gold. ``columns`` has
+    for "corpus", "questions" and "gold" what a column is called there: our name -> the file's.
     """
     _check_there(corpus, questions, gold)
     rejected: list[Rejected] = []
-    judged = partial(_read_judged, questions, gold, question_columns, gold_columns, rejected)
-    return OpenSet(str(corpus), _row_blocks(Path(corpus), corpus_columns, rejected), judged, rejected)
+    names = columns or {}
+    judged = partial(_read_judged, questions, gold, names.get("questions"), names.get("gold"), rejected)
+    return OpenSet(str(corpus), _row_blocks(Path(corpus), names.get("corpus"), rejected), judged, rejected)
 
 
 def open_beir(folder: Path, split: str = "test") -> OpenSet:

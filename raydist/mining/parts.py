@@ -161,8 +161,7 @@ def open_retrieval_set(spec: Mapping[str, Any]) -> OpenSet | RetrievalSet:
     if spec["format"] == "pairs":
         return passages.read_answer_pairs(paths[0])
     if spec["format"] == "tables":
-        columns = spec["columns"]
-        return passages.open_tables(*paths, corpus_columns=columns, question_columns=columns, gold_columns=columns)
+        return passages.open_tables(*paths, columns=spec["columns"])
     from raydist.corpus.readers import expand_paths, plan_splits, read_split
 
     examples, rejected = [], []

@@ -229,10 +229,10 @@ def test_of_questions_without_gold_those_of_another_split_are_counted_and_all_ot
     assert reasons(found) == [("gold", "wrong type", "broken", 4), *without]
     assert found.notes == {"questions that this split's gold says nothing of: left out": 1}
     # three tables are one set: there is no other split that a question could be of
-    mapped = {"question_columns": {"question_id": "_id"}, "corpus_columns": {"sentence_id": "_id"}}
-    gold_columns = {"question_id": "query-id", "sentence_id": "corpus-id", "relevance": "score"}
+    columns = {"questions": {"question_id": "_id"}, "corpus": {"sentence_id": "_id"}}
+    columns["gold"] = {"question_id": "query-id", "sentence_id": "corpus-id", "relevance": "score"}
     files = [tmp_path / name for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")]
-    whole = open_tables(*files, **mapped, gold_columns=gold_columns).whole()
+    whole = open_tables(*files, columns).whole()
     assert reasons(whole)[1:] == [*without, ("question", "question with no gold sentence", "elsewhere", 4)]
     assert whole.notes == {}
 
@@ -266,14 +266,12 @@ def test_mapped_columns_of_every_kind_of_table(tmp_path, suffix):
             writer.writerows(rows)
     (tmp_path / "q.jsonl").write_text('{"qid": 1, "q": "Where?"}\n')
     (tmp_path / "g.csv").write_text("qid,pid\n1,8\n")
-    found = open_tables(
-        path,
-        tmp_path / "q.jsonl",
-        tmp_path / "g.csv",
-        corpus_columns={"sentence_id": "pid", "text": "body"},
-        question_columns={"question_id": "qid", "text": "q"},
-        gold_columns={"question_id": "qid", "sentence_id": "pid"},
-    ).whole()
+    columns = {
+        "corpus": {"sentence_id": "pid", "text": "body"},
+        "questions": {"question_id": "qid", "text": "q"},
+        "gold": {"question_id": "qid", "sentence_id": "pid"},
+    }
+    found = open_tables(path, tmp_path / "q.jsonl", tmp_path / "g.csv", columns).whole()
     assert found.sentences["sentence_id"].to_pylist() == ["7", "8"]
     assert found.sentences["text"].to_pylist() == [row["body"] for row in rows]
     assert found.gold.to_pylist() == [{"question_id": "1", "sentence_id": "8", "relevance": 1}]
