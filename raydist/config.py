@@ -317,7 +317,7 @@ class IndexConfig(Section):
     b: float = Field(0.4, ge=0, le=1)
     idf: Literal["lucene", "robertson", "atire"] = "lucene"
     min_chars: int = Field(2, ge=1)
-    stop_words: Literal["none", "english"] = "none"
+    stop_words: Literal["none", "english"] | list[str] = "none"  # or words of your own
     stemmer: str = ""  # a Snowball language such as english
     dense: Literal["flat", "ivf", "hnsw", "pq"] = "flat"  # flat is exact; ivf, hnsw and pq have sections of their own
     ivf: IvfConfig = IvfConfig()
@@ -771,9 +771,12 @@ def _first_line(error: Exception) -> str:
 # --- explaining ------------------------------------------------------------------------------------------------------
 
 
+SHAPES = ("function-", "tuple[", "constrained-", "literal[", "list[")  # in the place of a problem: which alternative it is of
+
+
 def _explain(problem: Any) -> str:
     """One line of a validation error: the full key, what was wanted, what was seen."""
-    path = [str(part) for part in problem["loc"] if not str(part).startswith(("function-", "tuple[", "constrained-"))]
+    path = [str(part) for part in problem["loc"] if not str(part).startswith(SHAPES)]
     key = ".".join(path) or "the config"
     if problem["type"] == "extra_forbidden":
         near = _nearest(path)

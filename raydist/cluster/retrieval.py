@@ -207,11 +207,10 @@ def trained_encoder(run: Run) -> Encoder:
 
 def index_bm25(run: Run, corpus: Corpus) -> Made:
     """A BM25 index of a corpus, in shards whose statistics are those of the whole."""
-    from raydist.mining.bm25 import ENGLISH_STOP_WORDS, publish_index
+    from raydist.mining.bm25 import publish_index, stop_words
 
     given = run.config.index
-    stop_words = sorted(ENGLISH_STOP_WORDS) if given.stop_words == "english" else []
-    rules = {"min_chars": given.min_chars, "stop_words": stop_words, "stemmer": given.stemmer}
+    rules = {"min_chars": given.min_chars, "stop_words": stop_words(given.stop_words), "stemmer": given.stemmer}
     identity = {"version": VERSION, "sentences": corpus.sentences.stage.fingerprint, "rules": rules}
     identity["shard_rows"] = given.shard_rows
     stage = Stage(run.storage, "bm25", identity)

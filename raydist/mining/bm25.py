@@ -145,6 +145,13 @@ def _blank_between_words(text: str) -> str:
     return " ".join(words.findall(unsegmented.sub(r" \g<0> ", text)))
 
 
+def stop_words(given: str | Sequence[str]) -> list[str]:
+    """`none`, `english`, or words as people write them, in the form that texts are compared in: "Don't" is don and t."""
+    named: dict[str, Iterable[str]] = {"none": (), "english": ENGLISH_STOP_WORDS}
+    words = named[given] if isinstance(given, str) else given
+    return sorted({part for word in words for part in _blank_between_words(word).split()})
+
+
 @dataclass(frozen=True, slots=True)
 class WordRules:
     """Text to terms: NFKC, lower case, words of ``min_chars`` or more; then stop words out and, if asked, stems."""

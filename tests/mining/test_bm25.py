@@ -23,6 +23,7 @@ from raydist.mining.bm25 import (
     build_shard,
     merge_top_k,
     publish_index,
+    stop_words,
 )
 from raydist.shards import write_folder
 
@@ -245,6 +246,14 @@ def test_stop_words_and_short_words_are_neither_found_nor_counted(tmp_path):
     build_index(tmp_path, ["a", "b"], ["the town of the elk", "elk"], rules=rules)
     assert Index.open(tmp_path).average_length == 1.5  # town, elk; elk
     assert found(tmp_path, ["the of"]) == [[]]
+
+
+def test_stop_words_of_ones_own_are_compared_as_texts_are():
+    assert stop_words("none") == []
+    assert frozenset(stop_words("english")) == ENGLISH_STOP_WORDS
+    words = stop_words(["Der", "DIE", "wird's", "Ｆür", "der"])
+    assert words == ["der", "die", "für", "s", "wird"]
+    assert WordRules(stop_words=frozenset(words)).tokenize("Der Ort wird für die Elche gebaut") == ["ort", "elche", "gebaut"]
 
 
 def test_stems_meet_at_search(tmp_path):
