@@ -209,6 +209,7 @@ CORPUS_COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {  # of formats that are
         "questions": ("question_id", "text", "language"),
         "gold": ("question_id", "sentence_id", "relevance"),
     },
+    "documents": {"corpus": ("document_id", "text", "title", "language")},
 }
 
 
@@ -218,14 +219,16 @@ class CorpusSource(Section):
     beir: a folder {corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv}, whose documents may name the places of their `sentences`;
     reqa: a file {questions, candidates, ground_truths}; pairs: a file {questions, answers, question_ids}; squad: any reader
     files, cut into sentences by rule or by a file of MultiReQA `boundaries`; tables: three files, corpus, questions and gold,
-    whose `columns` are {our name: the file's} for all three, or such a map for each: {corpus: {...}, questions: {...}, ...}.
+    whose `columns` are {our name: the file's} for all three, or such a map for each: {corpus: {...}, questions: {...}, ...};
+    documents: files of rows with `document_id` or `_id`, `text`, and maybe `title` and `language`, cut into sentences by rule;
+    there are no questions about them, so they can be indexed and searched, and nothing else.
     """
 
     files: Annotated[list[str], BeforeValidator(_listed)]
-    format: Literal["beir", "reqa", "pairs", "squad", "tables"] = "beir"
+    format: Literal["beir", "reqa", "pairs", "squad", "tables", "documents"] = "beir"
     split: str = "train"  # beir: which file of qrels
     boundaries: str | None = None  # squad
-    columns: dict[str, str | dict[str, str]] = {}  # tables
+    columns: dict[str, str | dict[str, str]] = {}  # tables, documents
     questions: int | None = Field(None, ge=1)  # a seeded choice of this many
 
     def columns_of(self, table: str) -> dict[str, Any]:
@@ -250,10 +253,16 @@ class CorpusSource(Section):
         return self
 
     @model_validator(mode="after")
+    def _questions_of_some(self) -> Self:
+        if self.questions and self.format == "documents":
+            raise ValueError("questions: there are none about documents to choose from; leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _known_columns(self) -> Self:
         tables = CORPUS_COLUMNS.get(self.format, {})
         if self.columns and not tables:
-            raise ValueError(f"columns: format {self.format} has names of its own; leave them out, or take format tables")
+            raise ValueError(f"columns: format {self.format} has names of its own; leave them out, or take tables or documents")
         if self._by_table and not all(isinstance(self.columns[key], dict) and key in tables for key in self.columns):
             raise ValueError(
                 f"columns: wanted {{our name: the file's}}, or such a map for each of {', '.join(tables)}; got {self.columns}"

@@ -89,6 +89,11 @@ def test_problems_between_keys_are_told_together(write, text, said):
         ("index: {stop_words: german}\n", "index.stop_words: should be 'none' or 'english', got 'german'"),
         ("index: {stop_words: german}\n", "index.stop_words: should be a valid list, got 'german'"),
         ("index: {stop_words: [yes, the]}\n", "index.stop_words.0: should be a valid string, got True"),
+        ("corpus: {train: {files: a, format: documents, questions: 5}}\n", "there are none about documents to choose from"),
+        (
+            "corpus: {train: {files: a, format: documents, columns: {id: b}}}\n",
+            "no 'id' to map; there are document_id, language",
+        ),
         (TABLES % "{txt: b}", "there is no 'txt' to map; there are document_id, language"),
         (TABLES % "{corpus: {text: b}, text: c}", "or such a map for each of corpus, questions, gold; got {'corpus'"),
         (TABLES % "{pairs: {text: b}}", "or such a map for each of corpus, questions, gold; got {'pairs'"),

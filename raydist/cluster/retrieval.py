@@ -71,7 +71,7 @@ class Corpus:
         return read_parquet(self.made.stage.storage, f"{self.made.stage.folder}/{name}-00000.parquet")
 
 
-def open_corpora(run: Run, names: list[str] | None = None) -> dict[str, Corpus]:
+def open_corpora(run: Run, names: list[str] | None = None, *, with_questions: bool = True) -> dict[str, Corpus]:
     """Read and check retrieval sets ("train", and the test sets by name), and put their sentences in order on disk."""
     sources = ({"train": run.config.corpus.train} if run.config.corpus.train else {}) | run.config.corpus.test
     for name in names or []:
@@ -81,6 +81,12 @@ def open_corpora(run: Run, names: list[str] | None = None) -> dict[str, Corpus]:
     sources = {name: source for name, source in sources.items() if names is None or name in names}
     if not sources:
         raise InputError("there is no corpus: set corpus.train or corpus.test")
+    for name, source in sources.items():
+        if with_questions and source.format == "documents":
+            raise InputError(
+                f"corpus {name}: format documents has no questions with gold answers, which mining, training and evaluation "
+                "need; give a set that has (format beir or tables, say), or make an index of it: raydist index"
+            )
     works = {name: _set_work(run, name, source) for name, source in sources.items()}
     read = _run(run, list(works.values()), make.retrieval_set_part_maker, {}, "read corpus")
     for name, made in zip(works, read):
@@ -745,7 +751,7 @@ def index(run: Run) -> Path:
     if not run.folder.is_local:
         raise InputError(f"an index is written to a disk, and storage is {run.config.storage}: set storage to a folder")
     name = "train" if run.config.corpus.train else next(iter(run.config.corpus.test), "train")
-    corpus = open_corpora(run, [name])[name]
+    corpus = open_corpora(run, [name], with_questions=False)[name]
     if run.config.index.kind == "bm25":
         made = index_bm25(run, corpus)
     else:

@@ -5,8 +5,9 @@
     sentence   "Warsaw#0003#002"     text[start:end] of its passage
 
 Tables are Arrow, schemas below. ``cut_documents`` and ``cut_passages`` are functions of one block. A corpus of any size is
-opened (``open_beir``, ``open_tables``) and gone through in blocks; a set that is one JSON file, or a set of reader files, is
-read whole (``read_reqa``, ``read_answer_pairs``, ``sentences_of_examples``). Both have ``blocks`` and ``questions_and_gold``.
+opened (``open_beir``, ``open_tables``, ``open_documents``) and gone through in blocks; a set that is one JSON file, or reader
+files, is read whole (``read_reqa``, ``read_answer_pairs``, ``sentences_of_examples``). Both have ``blocks`` and
+``questions_and_gold``.
 
 What is wrong with a row goes to ``rejected`` under a fixed phrase and the rest goes on; what is wrong with a whole file
 raises InputError. A question is given up when no gold sentence is left for it.
@@ -49,6 +50,7 @@ from raydist.errors import InputError
 from raydist.records import Example, Rejected
 
 EMPTY_SENTENCE = "empty sentence"
+EMPTY_DOCUMENT = "empty document"
 NO_GOLD = "question with no gold sentence"
 UNKNOWN_SENTENCE = "gold sentence not in the corpus"
 UNKNOWN_QUESTION = "gold for an unknown question"
@@ -96,7 +98,7 @@ GOLD_SCHEMA = pa.schema([("question_id", pa.string()), ("sentence_id", pa.string
 Spans = Sequence[tuple[int, int]]
 T = TypeVar("T")
 
-BLOCK_ROWS = 4096  # of a file, read and handed on together
+BLOCK_ROWS = 1024  # of a file, read and handed on together
 
 
 class Block(NamedTuple):
@@ -155,20 +157,13 @@ class OpenSet:
     def blocks(self) -> Iterator[tuple[pa.Table, pa.Table]]:
         """The sentences that have a text and an id of their own, and the passages that they stand in."""
         for block in self._blocks:
-            yield self._kept(block), block.passages
+            kept = _whole_and_new(
+                block.sentences, "sentence", EMPTY_SENTENCE, block.file, block.lines, self._known, self.rejected
+            )
+            yield kept, block.passages
         if not len(self._known):
             raise InputError(f"{self._source}: the corpus is empty; wanted at least one sentence with text")
         self._at_end = True
-
-    def _kept(self, block: Block) -> pa.Table:
-        ids, texts = block.sentences["sentence_id"].to_pylist(), block.sentences["text"].to_pylist()
-        is_kept = np.array([bool(text.strip()) for text in texts], bool)
-        with_text = np.flatnonzero(is_kept)
-        is_kept[with_text] = self._known.add([ids[at] for at in with_text])
-        for at in np.flatnonzero(~is_kept):
-            reason = DUPLICATE_ID if texts[at].strip() else EMPTY_SENTENCE
-            self.rejected.append(Rejected(block.file, block.lines[at], ids[at], "sentence", reason, repr(texts[at])[:200]))
-        return block.sentences if is_kept.all() else block.sentences.filter(pa.array(is_kept))
 
     def questions_and_gold(self) -> tuple[pa.Table, pa.Table]:
         """Questions that have gold in the corpus, and that gold."""
@@ -210,6 +205,20 @@ class OpenSet:
         sentences, passages = zip(*self.blocks())
         questions, gold = self.questions_and_gold()
         return RetrievalSet(pa.concat_tables(passages), pa.concat_tables(sentences), questions, gold, self.rejected, self.notes)
+
+
+def _whole_and_new(
+    rows: pa.Table, what: str, empty: str, file: str, lines: Sequence[int], known: KnownIds, rejected: list[Rejected]
+) -> pa.Table:
+    """The rows that have a text, and an id that has not come before; of the others is said why not."""
+    ids, texts = rows[f"{what}_id"].to_pylist(), rows["text"].to_pylist()
+    is_kept = np.array([bool(text.strip()) for text in texts], bool)
+    with_text = np.flatnonzero(is_kept)
+    is_kept[with_text] = known.add([ids[at] for at in with_text])
+    for at in np.flatnonzero(~is_kept):
+        reason = DUPLICATE_ID if texts[at].strip() else empty
+        rejected.append(Rejected(file, lines[at], ids[at], what, reason, repr(texts[at])[:200]))
+    return rows if is_kept.all() else rows.filter(pa.array(is_kept))
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences
@@ -430,7 +439,7 @@ def read_table(
     """Blocks of a Parquet, CSV, TSV or JSON Lines file with the wanted columns (``columns``: our name -> the file's), and line.
 
     A row without one of them, or with something else than text or a number there, is refused; title, language,
-    document_id and relevance may be absent.
+    document_id and relevance may be absent, unless the first of the wanted, which is the row's id.
     """
     rejected = [] if rejected is None else rejected
     schema = pa.schema([*((name, pa.int32() if name == "relevance" else pa.string()) for name in wanted), ("line", pa.int64())])
@@ -449,10 +458,11 @@ def _mapped_rows(
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """The wanted columns of each row under our names, and line; and the row as it is."""
     names = {name: (columns or {}).get(name, name) for name in wanted}
+    optional = {name: value for name, value in _OPTIONAL.items() if name != wanted[0]}
     seen_columns = False
     for line, row in _rows(path, rejected):
         if not seen_columns:
-            missing = [column for name, column in names.items() if column not in row and name not in _OPTIONAL]
+            missing = [column for name, column in names.items() if column not in row and name not in optional]
             if missing:
                 raise InputError(
                     f"{path} has no column {missing[0]!r}, only {', '.join(map(str, row))}; map the names with columns"
@@ -461,8 +471,8 @@ def _mapped_rows(
         kept: dict[str, Any] = {"line": line}
         for name, column in names.items():
             value = row.get(column)
-            if value is None and name in _OPTIONAL:
-                value = _OPTIONAL[name]
+            if value is None or (name == wanted[0] and value == ""):
+                value = optional.get(name)
             if problem := _problem(name, value):
                 rejected.append(
                     Rejected(str(path), line, str(kept.get(wanted[0], "")), what, problem, f"{column}: {value!r}"[:200])
@@ -528,6 +538,13 @@ def open_beir(folder: Path, split: str = "test") -> OpenSet:
     return OpenSet(str(corpus), _beir_blocks(corpus, rejected), judged, rejected)
 
 
+def open_documents(paths: Sequence[Path], columns: Mapping[str, str] | None = None) -> OpenSet:
+    """Documents {document_id or _id, text, title?, language?}, cut into passages and sentences; without questions."""
+    _check_there(*paths)
+    rejected: list[Rejected] = []
+    return OpenSet(", ".join(map(str, paths)), _document_blocks(paths, columns or {}, rejected), Judged, rejected)
+
+
 def _check_there(*paths: Path) -> None:
     """Now, and not when a long corpus has been read."""
     for path in paths:
@@ -573,6 +590,21 @@ def _beir_blocks(path: Path, rejected: list[Rejected]) -> Iterator[Block]:
         yield Block(
             str(path), lines, pa.Table.from_pylist(rows, SENTENCE_SCHEMA), pa.Table.from_pylist(passages, PASSAGE_SCHEMA)
         )
+
+
+def _document_blocks(paths: Sequence[Path], columns: Mapping[str, str], rejected: list[Rejected]) -> Iterator[Block]:
+    known = KnownIds()
+    for path in map(Path, paths):
+        first = next((row for _, row in _rows(path, [])), {})
+        names = {"document_id": "_id"} if "_id" in first and "document_id" not in first else {}
+        wanted = ("document_id", "text", "title", "language")
+        for block in read_table(path, wanted, names | dict(columns), what="document", rejected=rejected):
+            lines = block["line"].to_pylist()
+            documents = _whole_and_new(block, "document", EMPTY_DOCUMENT, str(path), lines, known, rejected)
+            passages = cut_documents(documents)
+            sentences = cut_passages(passages)
+            line_of = dict(zip(documents["document_id"].to_pylist(), documents["line"].to_pylist()))
+            yield Block(str(path), [line_of[id] for id in sentences["document_id"].to_pylist()], sentences, passages)
 
 
 def _named_spans(row: Mapping[str, Any], text: str) -> Spans | None:

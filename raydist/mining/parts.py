@@ -95,7 +95,7 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
             draws = draw_questions(questions["question_id"].to_pylist(), spec["seed"], False)
             questions = questions.take(np.sort(np.argsort(draws, kind="stable")[: spec["questions"]]))
             gold = gold.filter(pc.is_in(gold["question_id"], value_set=questions["question_id"].combine_chunks()))
-        if not questions.num_rows:
+        if not questions.num_rows and spec["format"] != "documents":
             names = ", ".join(place["name"] for place in spec["files"])
             raise InputError(f"{names or 'sample:'}: no question has a gold sentence in the corpus")
         order = [("question_id", "ascending")]
@@ -148,7 +148,7 @@ def _counted(names: list[str]) -> dict[str, int]:
 
 
 def open_retrieval_set(spec: Mapping[str, Any]) -> OpenSet | RetrievalSet:
-    """A corpus with questions and gold answers, by its format; what may be large is read as it is gone through."""
+    """A corpus, questions and gold answers, by its format; what may be large is read as it is gone through."""
     from raydist.corpus import passages
 
     paths = [fetch(place) for place in spec["files"]]
@@ -163,6 +163,10 @@ def open_retrieval_set(spec: Mapping[str, Any]) -> OpenSet | RetrievalSet:
     if spec["format"] == "tables":
         return passages.open_tables(*paths, columns=spec["columns"])
     from raydist.corpus.readers import expand_paths, plan_splits, read_split
+
+    if spec["format"] == "documents":
+        files = [Path(file) for file in expand_paths([str(path) for path in paths])]
+        return passages.open_documents(files, spec["columns"]["corpus"])
 
     examples, rejected = [], []
     for split in plan_splits(expand_paths([str(path) for path in paths])):

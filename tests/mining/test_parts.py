@@ -117,3 +117,18 @@ def test_sentences_are_written_block_by_block_and_stand_for_the_rows_of_the_part
     opened = parts.open_sentences(str(tmp_path / "table"))
     assert opened.texts(opened.find(["d6#1"])).to_pylist() == ["It rose."]
     assert opened.passage_texts(opened.find(["d6#1"])).to_pylist() == ["It fell. It rose."]
+
+
+def test_documents_make_a_set_without_questions(tmp_path):
+    (tmp_path / "a.csv").write_text("name,text\nOder,It flows. It ends.\n")
+    (tmp_path / "b.csv").write_text("name,text\nTarn,It is deep.\n")
+    spec = {"format": "documents", "files": [{"folder": "", "name": str(tmp_path / "*.csv")}], "questions": None}
+    spec |= {"stage": str(tmp_path / "stage"), "columns": {"corpus": {"document_id": "name"}}}
+    made = parts.retrieval_set_part_maker()(spec)
+    assert (made["info"]["rows"], made["info"]["passages"], made["info"]["questions"]) == (3, 2, 0)
+    assert made["beside"]["questions"].num_rows == made["beside"]["gold"].num_rows == 0
+    assert pq.read_table(tmp_path / "stage" / "sentences-00000.parquet")["sentence_id"].to_pylist() == [
+        "Oder#0000#000",
+        "Oder#0000#001",
+        "Tarn#0000#000",
+    ]
