@@ -140,7 +140,7 @@ def mine(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, v
 def index(
     config: ConfigArg,
     overrides: Overrides = None,
-    add: Annotated[Optional[list[Path]], typer.Option(help="Documents to add: rows with _id and text.")] = None,  # noqa: UP045
+    add: Annotated[Optional[list[Path]], typer.Option(help="Documents to add: rows as the corpus has them.")] = None,  # noqa: UP045
     verbose: Verbose = False,
 ) -> None:
     """An index of the corpus, in RUN/index; with --add, more documents for an index that is there.

@@ -12,6 +12,7 @@ block. A cross-encoder and the dual encoders it is compared with are runs of the
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from raydist.errors import InputError
 from raydist.mining import parts as make
 from raydist.models import open_model
 from raydist.progress import say
+from raydist.records import rejected_table
 from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
 from raydist.training import track
 
@@ -150,18 +152,23 @@ def _tell(run: Run, name: str, made: Made) -> None:
         say(f"corpus {name}: sentences whose text stands elsewhere, too: {repeated}; none of them is a negative of the other")
     for note, number in info["notes"].items():
         say(f"corpus {name}: {number:,} {note}")
-    if not info["rejected"]:
+    if info["rejected"]:
+        table = read_parquet(run.storage, f"{made.stage.folder}/rejected-00000.parquet")
+        _tell_rejected(run, f"corpus {name}", f"rejected/corpus_{name}.parquet", table, rows)
+    else:
         run.folder.delete(f"rejected/corpus_{name}.parquet")  # of an earlier command, before the data were mended
-        return
-    table = read_parquet(run.storage, f"{made.stage.folder}/rejected-00000.parquet")
-    run.folder.write_bytes(f"rejected/corpus_{name}.parquet", encode_table(table, "parquet", {}))
-    listed = ", ".join(f"{number:,} {reason}" for reason, number in info["reasons"].items())
-    where = f"{run.folder.path('rejected')}/corpus_{name}.parquet"
-    say(f"corpus {name}: rejected {info['rejected']:,} rows ({listed}); see {where}")
-    share, limit = info["rejected"] / max(1, rows + info["rejected"]), run.config.data.max_rejected
+
+
+def _tell_rejected(run: Run, what: str, file: str, rejected: pa.Table, kept: int) -> None:
+    """Put the rejected rows into the run and say how many they are, and stop where it is too many."""
+    run.folder.write_bytes(file, encode_table(rejected, "parquet", {}))
+    reasons = sorted(Counter(rejected["reason"].to_pylist()).items())
+    listed, where = ", ".join(f"{number:,} {reason}" for reason, number in reasons), run.folder.path(file)
+    say(f"{what}: rejected {len(rejected):,} rows ({listed}); see {where}")
+    share, limit = len(rejected) / (kept + len(rejected)), run.config.data.max_rejected
     if share > limit:
         raise InputError(
-            f"corpus {name}: {share:.1%} of the rows are bad, more than data.max_rejected allows ({limit:.1%}). Look at "
+            f"{what}: {share:.1%} of the rows are bad, more than data.max_rejected allows ({limit:.1%}). Look at "
             f"{where}; mend the data, or raise data.max_rejected (to {np.ceil(share * 100) / 100:.2f})"
         )
 
@@ -762,21 +769,26 @@ def index(run: Run) -> Path:
     given = run.config.index
     search = {"formula": given.formula()} if given.kind == "bm25" else {"search": given.dense_search()}
     publish(target, Storage(made.stage.uri).local_copy(""), table, search)
+    source = run.config.corpus.train or run.config.corpus.test[name]
+    run.folder.write_json("index/corpus.json", {"format": source.format, "columns": source.columns_of("corpus")})
     say(f"{given.kind} index of {corpus.num_sentences:,} sentences")
     return target
 
 
 def add_to_index(run: Run, files: list[Path]) -> int:
-    """Add documents {document_id, text, title?} to the run's index, cut into sentences as a corpus is."""
-    from raydist.corpus.passages import cut_documents, cut_passages, read_table
+    """Add documents to the run's index, read as index/corpus.json says that its own were."""
+    from raydist.corpus.passages import open_additions
     from raydist.retriever.search import add_sentences
 
-    wanted = ("document_id", "text", "title", "language")
-    blocks = [block for file in files for block in read_table(file, wanted, {"document_id": "_id"}, what="document")]
-    if not blocks:
-        raise InputError(f"{', '.join(map(str, files))}: no document with an _id and a text")
-    passages = cut_documents(pa.concat_tables(blocks))
-    return add_sentences(Path(run.folder.path("index")), cut_passages(passages), [passages])
+    if not run.folder.exists("index/corpus.json"):
+        raise InputError(
+            f"{run.folder.path('index')} holds no index to add to; make one with `raydist index CONFIG`, without --add"
+        )
+    found = open_additions(files, **run.folder.read_json("index/corpus.json")).whole()
+    if found.rejected:
+        table = rejected_table(found.rejected)
+        _tell_rejected(run, ", ".join(map(str, files)), "rejected/added.parquet", table, len(found.sentences))
+    return add_sentences(Path(run.folder.path("index")), found.sentences, [found.passages])
 
 
 def mine_only(run: Run, *, fresh: bool = False) -> Path:

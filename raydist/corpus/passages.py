@@ -516,7 +516,7 @@ def open_tables(
     rejected: list[Rejected] = []
     names = columns or {}
     judged = partial(_read_judged, questions, gold, names.get("questions"), names.get("gold"), rejected)
-    return OpenSet(str(corpus), _row_blocks(Path(corpus), names.get("corpus"), rejected), judged, rejected)
+    return OpenSet(str(corpus), _row_blocks([Path(corpus)], names.get("corpus"), rejected), judged, rejected)
 
 
 def open_beir(folder: Path, split: str = "test") -> OpenSet:
@@ -535,7 +535,7 @@ def open_beir(folder: Path, split: str = "test") -> OpenSet:
     rejected: list[Rejected] = []
     gold_columns = {"question_id": "query-id", "sentence_id": "corpus-id", "relevance": "score"}
     judged = partial(_read_judged, questions, gold, {"question_id": "_id"}, gold_columns, rejected, split_by_gold=True)
-    return OpenSet(str(corpus), _beir_blocks(corpus, rejected), judged, rejected)
+    return OpenSet(str(corpus), _beir_blocks([corpus], rejected), judged, rejected)
 
 
 def open_documents(paths: Sequence[Path], columns: Mapping[str, str] | None = None) -> OpenSet:
@@ -545,6 +545,19 @@ def open_documents(paths: Sequence[Path], columns: Mapping[str, str] | None = No
     return OpenSet(", ".join(map(str, paths)), _document_blocks(paths, columns or {}, rejected), Judged, rejected)
 
 
+def open_additions(paths: Sequence[Path], format: str, columns: Mapping[str, str] | None = None) -> OpenSet:
+    """More of a corpus, read as its own rows were: an index that grows by them is what one of all rows would be.
+
+    The other formats have no rows of the corpus alone: what is added to them are documents.
+    """
+    if format not in ("beir", "tables"):
+        return open_documents(paths, columns)
+    _check_there(*paths)
+    rejected: list[Rejected] = []
+    blocks = _beir_blocks(paths, rejected) if format == "beir" else _row_blocks(paths, columns, rejected)
+    return OpenSet(", ".join(map(str, paths)), blocks, Judged, rejected)
+
+
 def _check_there(*paths: Path) -> None:
     """Now, and not when a long corpus has been read."""
     for path in paths:
@@ -552,8 +565,16 @@ def _check_there(*paths: Path) -> None:
             raise InputError(f"no file {path}; give a file that exists")
 
 
-def _row_blocks(path: Path, columns: Mapping[str, str] | None, rejected: list[Rejected]) -> Iterator[Block]:
-    for block in _in_blocks(_mapped_rows(path, _ROW, columns, "sentence", rejected), BLOCK_ROWS):
+def _corpus_rows(
+    paths: Sequence[Path], columns: Mapping[str, str] | None, rejected: list[Rejected]
+) -> Iterator[tuple[Path, list[tuple[dict[str, Any], dict[str, Any]]]]]:
+    for path in map(Path, paths):
+        for block in _in_blocks(_mapped_rows(path, _ROW, columns, "sentence", rejected), BLOCK_ROWS):
+            yield path, block
+
+
+def _row_blocks(paths: Sequence[Path], columns: Mapping[str, str] | None, rejected: list[Rejected]) -> Iterator[Block]:
+    for path, block in _corpus_rows(paths, columns, rejected):
         rows = [_whole_row(kept) for kept, _ in block]
         sentences = pa.Table.from_pylist(rows, SENTENCE_SCHEMA)
         yield Block(str(path), [kept["line"] for kept, _ in block], sentences, PASSAGE_SCHEMA.empty_table())
@@ -565,9 +586,9 @@ def _whole_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return _sentence(row["sentence_id"], text, language=row["language"], document_id=row["document_id"])
 
 
-def _beir_blocks(path: Path, rejected: list[Rejected]) -> Iterator[Block]:
+def _beir_blocks(paths: Sequence[Path], rejected: list[Rejected]) -> Iterator[Block]:
     documents = KnownIds()
-    for block in _in_blocks(_mapped_rows(path, _ROW, {"sentence_id": "_id"}, "sentence", rejected), BLOCK_ROWS):
+    for path, block in _corpus_rows(paths, {"sentence_id": "_id"}, rejected):
         spans_of = [_named_spans(row, kept["text"]) for kept, row in block]
         is_new = iter(documents.add([kept["sentence_id"] for (kept, _), spans in zip(block, spans_of) if spans]))
         lines, rows, passages = [], [], []

@@ -112,7 +112,6 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
                 "gold": gold.num_rows,
                 "passages": passages.rows,
                 "rejected": len(found.rejected),
-                "reasons": _counted([row.reason for row in found.rejected]),
                 "notes": found.notes,
                 "duplicates": count_duplicates(pa.concat_tables(keys)),
                 "digests": {"sentences": sentences.digest.hexdigest(), "passages": passages.digest.hexdigest()},
@@ -141,10 +140,6 @@ class _Blocks:
 def _written(storage: Storage, name: str, schema: pa.Schema) -> Iterator[_Blocks]:
     with storage.writing(name) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         yield _Blocks(writer)
-
-
-def _counted(names: list[str]) -> dict[str, int]:
-    return {name: names.count(name) for name in sorted(set(names))}
 
 
 def open_retrieval_set(spec: Mapping[str, Any]) -> OpenSet | RetrievalSet:

@@ -1,5 +1,6 @@
 """Mining and retrieval on Ray: one command, the same bytes whatever the layout and whatever dies."""
 
+import json
 import os
 import signal
 import subprocess
@@ -136,22 +137,13 @@ def test_an_index_is_searched_and_documents_are_added_to_it(make_run, tmp_path):
     text = Searcher(folder).tables[0].texts([5])[0].as_py()
     assert Searcher(folder).search([text], 3)[0][0].text == text
     more = tmp_path / "more.jsonl"
-    more.write_text('{"_id": "new", "text": "Zyxquor built a lighthouse. It fell in 1911."}\n')
+    text = "Zyxquor built a lighthouse. It fell in 1911."
+    more.write_text(json.dumps({"_id": "new", "text": text, "sentences": [[0, 27], [28, 44]]}) + "\n")
     assert retrieval.add_to_index(run, [more]) == 2
     best = Searcher(run.folder.path()).search(["Who built the lighthouse Zyxquor?"], 2)[0]
     assert best[0].text == "Zyxquor built a lighthouse."
     with pytest.raises(InputError, match="in the index already"):
         retrieval.add_to_index(run, [more])
-
-
-def test_plain_documents_are_indexed(make_run, tmp_path):
-    from raydist.retriever.search import Searcher
-
-    (tmp_path / "pages.jsonl").write_text('{"_id": "new", "text": "Zyxquor built a lighthouse. It fell in 1911."}\n')
-    source = f"{{files: {tmp_path}/*.jsonl, format: documents}}"
-    run = make_run("name=pages", f"corpus.train={source}", "corpus.test=null", config="debug_retrieval")
-    best = Searcher(retrieval.index(run)).search(["Who built the lighthouse Zyxquor?"], 2)[0]
-    assert best[0] == ("new#0000#000", best[0].score, "Zyxquor built a lighthouse.")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +152,6 @@ def test_plain_documents_are_indexed(make_run, tmp_path):
         (["corpus.train=nowhere"], r"there is no .*nowhere"),
         (["corpus.train.split=missing"], r"missing"),
         (["corpus.train=null"], r"set corpus.train"),
-        (["corpus.train={files: pages.jsonl, format: documents}"], r"corpus train: format documents has no questions"),
         (["mining.encoder=builtin:small"], r"builtin:small"),
         (["index.dense=pq", "index.pq.m=7"], r"64 units cannot be cut into 7 equal parts"),
         (["index.dense=ivf", "index.ivf.nlist=9999"], r"index\.ivf\.nlist 9999 is more than the 400 vectors"),

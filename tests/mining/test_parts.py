@@ -99,7 +99,7 @@ def test_sentences_are_written_block_by_block_and_stand_for_the_rows_of_the_part
     line = describe_part("part-00000.parquet", encode_table(made["part"], "parquet", made["info"]))
     assert line["rows"] == made["info"]["rows"] == 14
     assert made["info"]["duplicates"] == {"exact": 11, "near": 0}
-    assert made["info"]["reasons"] == {"duplicate id": 1}
+    assert made["beside"]["rejected"]["reason"].to_pylist() == ["duplicate id"]
     assert made["info"]["notes"] == {"questions that this split's gold says nothing of: left out": 1}
     whole = passages.open_beir(folder, "train").whole()
     for name in ("sentences", "passages"):

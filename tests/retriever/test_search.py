@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from raydist.corpus.passages import PASSAGE_SCHEMA, cut_passages
+from raydist.corpus.passages import PASSAGE_SCHEMA, cut_passages, open_additions, split_sentences
 from raydist.corpus.sentences import build_sentence_table
 from raydist.errors import InputError
 from raydist.mining import bm25
@@ -88,3 +88,34 @@ def test_another_model_in_the_place_of_the_one_that_made_the_vectors_is_named(se
 def test_a_folder_without_an_index_is_named(tmp_path):
     with pytest.raises(InputError, match="holds no index; make one with `raydist index CONFIG`"):
         Searcher(tmp_path)
+
+
+def texts(n: int) -> str:
+    return f"The river {n} is long. The bridge {n} was built in {1800 + n}."
+
+
+@pytest.mark.parametrize("format", ["beir", "tables", "documents"])
+def test_an_index_that_grew_is_the_one_that_all_rows_would_have_made(tmp_path, format):
+    rows = [{"id": f"d{n}", "_id": f"d{n}", "title": f"T{n}", "text": texts(n)} for n in range(12)]
+    for row in rows[::2] if format == "beir" else []:
+        row["sentences"] = split_sentences(row["text"])
+    columns = {"tables": {"sentence_id": "id"}, "documents": {"document_id": "id"}}.get(format)
+    sets = {"all": rows, "first": rows[:7], "more": rows[7:]}
+    read = {}
+    for name, some in sets.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+        read[name] = open_additions([tmp_path / f"{name}.jsonl"], format, columns).whole()
+    whole = published(tmp_path / "all", read["all"].sentences, formula={})
+    grown = published(tmp_path / "grown", read["first"].sentences, formula={})
+    assert add_sentences(grown, read["more"].sentences, [read["more"].passages]) > 0
+    for question in ("Which bridge was built in 1809?", "T8", "The river 3", "long"):
+        assert Searcher(grown).search([question], 30) == Searcher(whole).search([question], 30)
+    ids = read["all"].sentences["sentence_id"].to_pylist()
+    assert ids[:2] == {"beir": ["d0#0", "d0#1"], "tables": ["d0", "d1"], "documents": ["d0#0000#000", "d0#0000#001"]}[format]
+
+
+def test_what_is_added_to_a_corpus_without_rows_of_its_own_are_documents(tmp_path):
+    (tmp_path / "more.csv").write_text("_id,text\nnew,It fell. It rose.\n")
+    for format in ("reqa", "pairs", "squad"):
+        found = open_additions([tmp_path / "more.csv"], format, {}).whole()
+        assert found.sentences["sentence_id"].to_pylist() == ["new#0000#000", "new#0000#001"]

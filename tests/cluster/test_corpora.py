@@ -1,0 +1,82 @@
+"""Corpora of every kind, from files to an index, without Ray: what is read, what is refused, and that it is told."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from raydist.cluster import retrieval
+from raydist.cluster.pipeline import Run
+from raydist.config import load_config
+from raydist.errors import InputError
+from raydist.retriever.search import Searcher
+
+PAGES = [{"_id": "light", "text": "Zyxquor built a lighthouse. It fell in 1911."}, {"_id": "oder", "text": "It flows."}]
+
+
+@pytest.fixture
+def make_run(no_ray, tmp_path):
+    def make_run(*overrides: str) -> Run:
+        given = [f"storage={tmp_path / 'runs'}", f"data.root={tmp_path}", "corpus.test=null", *overrides]
+        run = Run(load_config("debug_retrieval", given).config, no_ray)
+        run.begin()
+        return run
+
+    return make_run
+
+
+def write_rows(path, rows):
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def found(run, question):
+    return [(hit.sentence_id, hit.text) for hit in Searcher(run.folder.path()).search([question], 2)[0]]
+
+
+def test_plain_documents_are_indexed_and_more_are_added(make_run, tmp_path, capsys):
+    write_rows(tmp_path / "pages.jsonl", PAGES)
+    run = make_run("corpus.train={files: '*.jsonl', format: documents}")
+    retrieval.index(run)
+    assert found(run, "Who built the lighthouse?")[0] == ("light#0000#000", "Zyxquor built a lighthouse.")
+    more = tmp_path / "more" / "pages.jsonl"
+    bad = [{"_id": "blank", "text": " "}, {"text": "Nameless."}]
+    write_rows(more, [*bad, {"_id": "tower", "text": "A tower stood here.\n\nQuxoria pulled it down."}])
+    with pytest.raises(InputError, match=r"pages.jsonl: 50.0% of the rows are bad, more than data.max_rejected"):
+        retrieval.add_to_index(run, [more])
+    assert "rejected 2 rows (1 empty document, 1 missing key)" in capsys.readouterr().out
+    lenient = make_run("data.max_rejected=0.5")  # how the corpus was read is known to the index
+    assert retrieval.add_to_index(lenient, [more]) == 2
+    assert found(run, "Who pulled it down, Quxoria?")[0] == ("tower#0001#000", "Quxoria pulled it down.")
+    named = pq.read_table(run.folder.path("rejected", "added.parquet")).to_pylist()
+    assert [(row["line"], row["id"]) for row in named] == [(2, ""), (1, "blank")]
+
+
+def test_an_index_must_be_there_to_be_added_to(make_run, tmp_path):
+    with pytest.raises(InputError, match="holds no index to add to"):
+        retrieval.add_to_index(make_run("name=none"), [tmp_path / "more.jsonl"])
+
+
+def test_documents_alone_are_for_an_index_and_nothing_else(make_run, tmp_path):
+    write_rows(tmp_path / "pages.jsonl", PAGES)
+    run = make_run("corpus.train={files: pages.jsonl, format: documents}")
+    for command in (retrieval.mine_only, retrieval.train_task, retrieval.run_retrieval, retrieval.prepare_trials):
+        with pytest.raises(InputError, match=r"corpus train: format documents has no questions .* raydist index"):
+            command(run)
+    run = make_run("corpus.train=null", "corpus.test={pages: {files: pages.jsonl, format: documents}}")
+    with pytest.raises(InputError, match="corpus pages: format documents has no questions"):
+        retrieval.evaluate_only(run)
+
+
+def test_what_is_left_out_of_a_corpus_is_told(make_run, tmp_path, capsys):
+    write_rows(tmp_path / "corpus.jsonl", [*PAGES, PAGES[0]])
+    write_rows(tmp_path / "queries.jsonl", [{"_id": id, "text": "Who built it?"} for id in ("here", "zero", "other")])
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nhere\tlight\t1\nzero\tlight\t0\n")
+    run = make_run(f"corpus.train={tmp_path}", "data.max_rejected=0.5")
+    corpus = retrieval.open_corpora(run)["train"]
+    assert (corpus.num_sentences, corpus.num_questions, corpus.num_gold) == (2, 1, 1)
+    said = capsys.readouterr().out
+    assert "corpus train: 1 questions that this split's gold says nothing of: left out" in said
+    assert "corpus train: rejected 2 rows (1 duplicate id, 1 question with no gold sentence)" in said
+    assert run.folder.read_json("stages.json")["corpus train"]["rows"] == 2, "the report calls these its sentences"
