@@ -58,6 +58,8 @@ OUTSIDE_SENTENCES = "answer outside every sentence"
 WRONG_BOUNDARY = "sentence boundaries do not fit the passage"
 
 OF_ANOTHER_SPLIT = "questions that this split's gold says nothing of: left out"
+CUT_BY_RULE = "passages without boundaries: cut by rule"
+OF_NO_PASSAGE = "lines of boundaries that are about none of these passages: left out"
 
 PASSAGE_SCHEMA = pa.schema(
     [
@@ -734,7 +736,7 @@ def read_answer_pairs(path: Path) -> RetrievalSet:
     return _in_memory(str(path), block, asked.values(), judged, rejected)
 
 
-def sentences_of_examples(examples: Iterable[Example], boundaries: Mapping[str, Spans] | None = None) -> RetrievalSet:
+def sentences_of_examples(examples: Iterable[Example], boundaries: Boundaries | None = None) -> RetrievalSet:
     """The passages of SQuAD-shaped, MRQA and like files as sentences; gold is the sentence where an answer begins.
 
     ``raydist.corpus.readers`` makes the examples. methods 5.8: an answer across two sentences belongs to the one with its
@@ -747,16 +749,8 @@ def sentences_of_examples(examples: Iterable[Example], boundaries: Mapping[str, 
         ids = {"passage_id": example.passage_id, "document_id": example.title or example.passage_id}
         passages.setdefault(example.passage_id, {**ids, **passage})
     table = pa.Table.from_pylist(list(passages.values()), PASSAGE_SCHEMA)
-    rejected: list[Rejected] = []
-    fitting: dict[str, Spans] = {}
-    for id, spans in (boundaries or {}).items():
-        if id in passages and _fits(spans, len(passages[id]["text"])):
-            fitting[id] = sorted(spans)
-        elif id in passages:
-            rejected.append(
-                Rejected("", 0, id, "boundaries", WRONG_BOUNDARY, f"{len(passages[id]['text'])} characters, {list(spans)[:5]}")
-            )
-    sentences = cut_passages(table, fitting)
+    rejected = list(boundaries.rejected) if boundaries else []
+    sentences = cut_passages(table, boundaries.spans if boundaries else None)
     of_passage = defaultdict(list)
     for sentence in sentences.to_pylist():
         of_passage[sentence["passage_id"]].append(sentence)
@@ -779,7 +773,9 @@ def sentences_of_examples(examples: Iterable[Example], boundaries: Mapping[str, 
                 detail = f"starts at {answer.start}: {answer.text!r}"[:200]
                 rejected.append(Rejected(example.file, example.line, example.id, "answer", OUTSIDE_SENTENCES, detail))
     block = Block("", [0] * len(sentences), sentences, table)
-    return _in_memory(kept[0].file if kept else "the input", block, asked, judged, rejected)
+    notes = {CUT_BY_RULE: len(passages) - len(boundaries.spans), OF_NO_PASSAGE: boundaries.unmatched} if boundaries else {}
+    notes = {note: number for note, number in notes.items() if number}
+    return _in_memory(kept[0].file if kept else "the input", block, asked, judged, rejected, notes)
 
 
 def _fits(spans: Spans, length: int) -> bool:
@@ -789,42 +785,103 @@ def _fits(spans: Spans, length: int) -> bool:
     )
 
 
-def read_boundaries(path: Path, examples: Iterable[Example]) -> dict[str, list[tuple[int, int]]]:
-    """Sentence spans by passage id from a MultiReQA file, joined to the examples of its contexts.
+@dataclass(slots=True)
+class Boundaries:
+    """Where passages are to be cut."""
+
+    spans: dict[str, Spans]  # by passage id; they fit
+    rejected: list[Rejected] = field(default_factory=list)
+    unmatched: int = 0  # lines about other passages
+
+
+def read_boundaries(path: Path, examples: Iterable[Example]) -> Boundaries:
+    """Sentence spans from a MultiReQA file, joined to the passages of the examples.
 
     Lines are {candidate_id: "<dataset>_<qid>/<qid>/.../_<n>", response_start, response_end}, or already one line per
-    paragraph, {title, paragraph, sentences: [[start, end], ...]}, the n-th paragraph with questions under that title.
+    paragraph, {title, paragraph, sentences: [[start, end], ...]}, the n-th paragraph with questions under that title. Where no
+    question of a paragraph is left, the later ones have moved up: so a line is taken for the paragraph that it covers from the
+    first character to the last, and for the n-th only if there is none, and its sentences could stand there.
     """
     path = Path(path)
+    texts: dict[str, str] = {}
     passage_of_question: dict[str, str] = {}
-    of_title: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    paragraphs: defaultdict[str, list[str]] = defaultdict(list)
     for example in examples:
-        passage_of_question[example.id] = example.passage_id
-        of_title[example.title][example.passage_id] = None
-    paragraphs = {title: list(ids) for title, ids in of_title.items()}
-    rejected: list[Rejected] = []
-    spans: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    for line, row in _rows(path, rejected):
+        texts.setdefault(example.passage_id, example.context)
+        passage_of_question.setdefault(example.id, example.passage_id)
+        if paragraphs[example.title][-1:] != [example.passage_id]:  # a text that comes again further down is another paragraph
+            paragraphs[example.title].append(example.passage_id)
+    found: defaultdict[str, list[tuple[int, tuple[int, int]]]] = defaultdict(list)  # of a passage: line and span
+    uncertain: list[tuple[int, list[str], list[tuple[int, int]]]] = []  # line, the n-th paragraph if there is one, spans
+    unread: list[Rejected] = []
+    unmatched = 0
+    for line, row in _rows(path, unread):
         try:
             if "candidate_id" in row:
                 question_ids = row["candidate_id"].partition("_")[2].rpartition("_")[0].split("/")
                 names = {passage_of_question[id] for id in question_ids if id in passage_of_question}
-                for name in names:
-                    spans[name].append((int(row["response_start"]), int(row["response_end"])))
+                spans = [(int(row["response_start"]), int(row["response_end"]))]
             else:
-                at, under = row["paragraph"], paragraphs.get(row["title"], [])
-                if at < len(under):
-                    spans[under[at]] += [(int(start), int(end)) for start, end in row["sentences"]]
+                number, under = int(row["paragraph"]), paragraphs.get(row["title"], [])
+                spans = [(int(start), int(end)) for start, end in row["sentences"]]
+                nth = under[number : number + 1]
+                names = _covered(spans, nth, texts) or _covered(spans, under, texts)
+                if len(names) != 1:
+                    uncertain.append((line, nth, spans))
+                    continue
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path}, line {line}: no MultiReQA boundaries ({error!r}): {str(row)[:200]}") from error
-    if rejected:
-        raise InputError(f"{path}, line {rejected[0].line}: {rejected[0].reason}: {rejected[0].detail}")
-    if not spans:
+        unmatched += not names
+        for name in names:
+            found[name] += [(line, span) for span in spans]
+    if unread:
+        raise InputError(f"{path}, line {unread[0].line}: {unread[0].reason}: {unread[0].detail}")
+    misfits: list[tuple[int, str, Spans]] = []
+    for line, nth, spans in uncertain:
+        if not nth or nth[0] in found:
+            unmatched += 1
+        elif _stand(spans, texts[nth[0]]):
+            found[nth[0]] = [(line, span) for span in spans]
+        else:
+            misfits.append((line, nth[0], spans))
+    if not found and not misfits:
         raise InputError(f"{path} is about none of these passages; is it the boundary file of the same split?")
-    return {id: sorted(set(found)) for id, found in spans.items()}
+    fitting: dict[str, Spans] = {}
+    for id, cuts in found.items():
+        spans = sorted({span for _, span in cuts})
+        if _fits(spans, len(texts[id])):
+            fitting[id] = spans
+        else:
+            misfits.append((cuts[0][0], id, spans))
+    rejected = [
+        Rejected(str(path), line, id, "boundaries", WRONG_BOUNDARY, f"{len(texts[id])} characters, {list(spans)[:5]}")
+        for line, id, spans in misfits
+    ]
+    return Boundaries(fitting, rejected, unmatched)
+
+
+def _stand(spans: Spans, text: str) -> bool:
+    """Whether these could be sentences of the text: they fit, and none begins or ends with a blank."""
+    return _fits(spans, len(text)) and all(text[start:end] == text[start:end].strip() for start, end in spans)
+
+
+def _covered(spans: Spans, ids: Iterable[str], texts: Mapping[str, str]) -> set[str]:
+    """The passages of which these could be all sentences: nothing but blanks is left over."""
+    covered = set()
+    for id in ids:
+        ends = [0, *(place for span in sorted(spans) for place in span), None]
+        left_over = (texts[id][start:end] for start, end in zip(ends[::2], ends[1::2]))
+        if _stand(spans, texts[id]) and not any(map(str.strip, left_over)):
+            covered.add(id)
+    return covered
 
 
 def _in_memory(
-    source: str, block: Block, questions: Iterable[dict[str, Any]], gold: Iterable[dict[str, Any]], rejected: list[Rejected]
+    source: str,
+    block: Block,
+    questions: Iterable[dict[str, Any]],
+    gold: Iterable[dict[str, Any]],
+    rejected: list[Rejected],
+    notes: dict[str, int] | None = None,
 ) -> RetrievalSet:
-    return OpenSet(source, [block], lambda: Judged(questions, gold), rejected).whole()
+    return OpenSet(source, [block], lambda: Judged(questions, gold, notes or {}), rejected).whole()
