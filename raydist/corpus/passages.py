@@ -401,11 +401,12 @@ def _rows(path: Path, rejected: list[Rejected]) -> Iterator[tuple[int, dict[str,
         )
     try:
         if suffix == ".parquet":
-            batches = pq.ParquetFile(path).iter_batches()
+            batches = pq.ParquetFile(path).iter_batches(BLOCK_ROWS)
             yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
             return
         with _open(path) as file:
             if suffix in (".csv", ".tsv"):
+                csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))  # documents are longer than the default of 128 kB
                 reader = csv.DictReader(file, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
                 for row in reader:
                     yield reader.line_num, row

@@ -534,6 +534,8 @@ def test_plain_documents_are_cut_and_nobody_asks_about_them(tmp_path, monkeypatc
     assert found.sentences["sentence_id"].to_pylist() == ["Tarn#0000#000"]
     with pytest.raises(InputError, match="has no column 'document_id', only name, body"):
         open_documents([tmp_path / "c.csv"]).whole()
+    (tmp_path / "long.csv").write_text("_id,text\nlong," + "It is long. " * 20_000 + "\n")
+    assert len(open_documents([tmp_path / "long.csv"]).whole().sentences) == 20_000
     (tmp_path / "d.csv").write_text("_id,text\na, \n")
     with pytest.raises(InputError, match="corpus is empty"):
         open_documents([tmp_path / "d.csv"]).whole()
