@@ -147,10 +147,8 @@ class OpenSet:
     sentence, and the questions with their gold.
     """
 
-    def __init__(
-        self, source: str, blocks: Iterable[Block], judged: Callable[[], Judged], rejected: list[Rejected] | None = None
-    ) -> None:
-        self.rejected: list[Rejected] = [] if rejected is None else rejected  # the list that the reader of the blocks adds to
+    def __init__(self, source: str, blocks: Iterable[Block], judged: Callable[[], Judged], rejected: list[Rejected]) -> None:
+        self.rejected = rejected  # the list that the readers of blocks and questions add to, too
         self.notes: dict[str, int] = {}
         self._source, self._blocks, self._judged = source, blocks, judged
         self._known = KnownIds()
