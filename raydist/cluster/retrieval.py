@@ -34,6 +34,7 @@ from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, fo
 from raydist.training import track
 
 VERSION = 3  # raise when a stage's output changes
+PAIR_ROWS_VERSION = 4  # the same, of the dual encoder's rows alone: nothing before them is made anew
 
 
 # --- corpus ----------------------------------------------------------------------------------------------------------
@@ -583,7 +584,7 @@ def train_retriever(run: Run, corpus: Corpus, cross_encoder: Run, silver: Made, 
         "weighting": weighting,
         "negatives": negatives,
     }
-    identity = {"version": VERSION, "tokenizer": tokenizer_digest(run.model_folder), **kwargs}
+    identity = {"version": PAIR_ROWS_VERSION, "tokenizer": tokenizer_digest(run.model_folder), **kwargs}
     inputs = {} if weighting == "gold" and not mining.hard_negatives else {"silver": silver}
     if given.loss != "softmax":
         inputs["gold_scores"] = score(run, cross_encoder, corpus, None, "gold_scores", plain=True)

@@ -424,7 +424,7 @@ def pair_rows_part_maker(
             weights=[1.0] * told.num_rows if weighting != "silver" else told["weight"].to_pylist(),
             question_keys=[text_hash(id) for id in of_question],
             sentence_keys=[text_hash(id) for id in told["sentence_id"].to_pylist()],
-            text_keys=table.text_keys[rows].tolist(),
+            bag_keys=table.bag_keys[rows].tolist(),
             positives=[positives[id] for id in of_question],
             negatives=[_negatives(table, ids, logits, context, Negative) for ids, logits in _mined(told)],
             logits=told["logit"].to_pylist(),
@@ -438,7 +438,7 @@ def pair_rows_part_maker(
         contexts = _contexts(table, rows) if context else [""] * len(rows)
         texts = table.texts(rows).to_pylist()
         return [
-            kind(text, text_hash(id), int(table.text_keys[row]), around, logit)
+            kind(text, text_hash(id), int(table.bag_keys[row]), around, logit)
             for text, id, row, around, logit in zip(texts, ids, rows, contexts, logits)
         ]
 

@@ -35,16 +35,16 @@ def allowed_columns(rows: PairGroup, mine: np.ndarray, mask_known_positives: boo
     """M of some rows of the group (methods 5.6), bool [B, G + K]: which answers and which mined negatives are their columns.
 
     A column is left out where the sentence is a known positive (gold or kept silver) of the row's question, or the row's own
-    sentence or text again; an answer also where it comes from the same question. A row's own answer is always in.
+    sentence or its words again; an answer also where it comes from the same question. A row's own answer is always in.
     """
     num_rows, num_columns = len(mine), len(rows) + len(rows.negative_sentence)
     allowed_BN = np.ones((num_rows, num_columns), bool)
     if not mask_known_positives:
         return allowed_BN
     sentence_N = np.concatenate([rows.sentence, rows.negative_sentence])
-    text_N = np.concatenate([rows.text_key, rows.negative_text_key])
+    bag_N = np.concatenate([rows.bag_key, rows.negative_bag_key])
     allowed_BN &= sentence_N != rows.sentence[mine][:, None]
-    allowed_BN &= text_N != rows.text_key[mine][:, None]
+    allowed_BN &= bag_N != rows.bag_key[mine][:, None]
     allowed_BN[:, : len(rows)] &= rows.question != rows.question[mine][:, None]
     place_G = np.full(len(rows), -1)
     place_G[mine] = np.arange(num_rows)

@@ -37,7 +37,7 @@ PAIR_SCHEMA = pa.schema(
     [
         ("question", pa.int64()),  # key of the question
         ("sentence", pa.int64()),  # key of the sentence
-        ("text_key", pa.int64()),  # equal for sentences of the same normalised text
+        ("bag_key", pa.int64()),  # equal for sentences of the same words, in any order
         ("weight", pa.float32()),  # 1 for gold
         ("positives", pa.list_(pa.int64())),  # keys of all sentences known to answer the question: gold and kept silver
         ("question_ids", pa.list_(pa.int32())),
@@ -45,7 +45,7 @@ PAIR_SCHEMA = pa.schema(
         ("answer_ids", pa.list_(pa.int32())),
         ("answer_types", pa.list_(pa.int8())),
         ("negative_sentence", pa.list_(pa.int64())),  # keys of the mined negatives
-        ("negative_text_key", pa.list_(pa.int64())),
+        ("negative_bag_key", pa.list_(pa.int64())),
         ("negative_lengths", pa.list_(pa.int32())),  # tokens of each
         ("negative_ids", pa.list_(pa.int32())),  # of all negatives, one after the other
         ("negative_types", pa.list_(pa.int8())),
@@ -59,7 +59,7 @@ class Negative(NamedTuple):
 
     text: str
     key: int
-    text_key: int
+    bag_key: int
     context: str = ""  # its paragraph
     logit: float | None = None  # a cross-encoder's
 
@@ -115,7 +115,7 @@ def tokenize_pairs(
     weights: Sequence[float] | None = None,
     question_keys: Sequence[int],
     sentence_keys: Sequence[int],
-    text_keys: Sequence[int],
+    bag_keys: Sequence[int],
     positives: Sequence[Sequence[int]],
     negatives: Sequence[Sequence[Negative]] | None = None,
     logits: Sequence[float | None] | None = None,
@@ -135,7 +135,7 @@ def tokenize_pairs(
         weights=weights,
         question_keys=question_keys,
         sentence_keys=sentence_keys,
-        text_keys=text_keys,
+        bag_keys=bag_keys,
         positives=positives,
         negatives=negatives,
         logits=logits,
@@ -167,7 +167,7 @@ def tokenize_pairs(
     columns = {
         "question": question_keys,
         "sentence": sentence_keys,
-        "text_key": text_keys,
+        "bag_key": bag_keys,
         "weight": weights,
         "positives": positives,
         "question_ids": question_ids,
@@ -175,7 +175,7 @@ def tokenize_pairs(
         "answer_ids": answer_ids,
         "answer_types": answer_types,
         "negative_sentence": [[negative.key for negative in row] for row in mined],
-        "negative_text_key": [[negative.text_key for negative in row] for row in mined],
+        "negative_bag_key": [[negative.bag_key for negative in row] for row in mined],
         "negative_lengths": [[len(ids) for ids in flat_ids[start:end]] for start, end in spans],
         "negative_ids": [[token for ids in flat_ids[start:end] for token in ids] for start, end in spans],
         "negative_types": [[kind for types in flat_types[start:end] for kind in types] for start, end in spans],
@@ -275,7 +275,7 @@ class PairRows(MappedRows):
 
     @cached_property
     def _numbers(self) -> dict[str, np.ndarray]:
-        return {name: self.column(name) for name in ("question", "sentence", "text_key", "weight")}
+        return {name: self.column(name) for name in ("question", "sentence", "bag_key", "weight")}
 
     def _negatives(self, name: str, row: int) -> np.ndarray:
         return self.values(name, row)[: self.num_negatives]
@@ -285,18 +285,18 @@ class PairRows(MappedRows):
         numbers = {name: values[rows] for name, values in self._numbers.items()}
         positives = [self.values("positives", row) for row in rows]
         sentences = [self._negatives("negative_sentence", row) for row in rows]
-        texts = [self._negatives("negative_text_key", row) for row in rows]
+        bags = [self._negatives("negative_bag_key", row) for row in rows]
         has_teacher = [len(mined) > 0 and len(self.values("teacher", row)) > 0 for mined, row in zip(sentences, rows)]
         return PairGroup(
             row=rows,
             question=numbers["question"],
             sentence=numbers["sentence"],
-            text_key=numbers["text_key"],
+            bag_key=numbers["bag_key"],
             weight=numbers["weight"].astype(np.float64),
             positives=_joined(positives),
             positives_of=_owners(positives),
             negative_sentence=_joined(sentences),
-            negative_text_key=_joined(texts),
+            negative_bag_key=_joined(bags),
             negative_of=_owners(sentences),
             has_teacher=np.array(has_teacher, bool),
         )

@@ -10,6 +10,9 @@ import pytest
 
 from raydist.mining import parts
 from raydist.mining.parts import read_gold, read_questions
+from raydist.objectives.ranking import allowed_columns
+from raydist.records import SILVER_SCHEMA
+from raydist.retriever.rows import PairRows
 from raydist.storage import encode_table
 
 
@@ -132,3 +135,68 @@ def test_documents_make_a_set_without_questions(tmp_path):
         "Oder#0000#001",
         "Tarn#0000#000",
     ]
+
+
+# --- rows of the dual encoder ----------------------------------------------------------------------------------------
+
+TEXTS = {
+    "built": "The bridge was built in 1907.",
+    "fell": "The old tower fell.",
+    "in_1907": "In 1907 the bridge was built.",  # the words of `built`
+    "ships": "Ships pass below it.",
+}
+
+
+@pytest.fixture
+def hidden_pairs(tmp_path, make_sentences):
+    """From texts, questions, gold pairs and silver ones {question_id, sentence_id, p, kept}: which columns rows do not have.
+
+    A row and an answer are written "question sentence", a mined negative is "not sentence".
+    """
+
+    def hidden_pairs(texts, questions, gold, silver=(), hard_negatives=0) -> set[tuple[str, str]]:
+        make_sentences(tmp_path, texts).folder.rename(tmp_path / "table")
+        nothing = dict.fromkeys(SILVER_SCHEMA.names)
+        tables = {
+            "block": pa.table({"question_id": list(questions), "text": list(questions.values())}),
+            "gold": pa.table({"question_id": [q for q, _ in gold], "sentence_id": [s for _, s in gold]}),
+            "silver": pa.Table.from_pylist([nothing | {"logit": 0.0, "weight": 1.0} | row for row in silver], SILVER_SCHEMA),
+        }
+        for name, table in tables.items():
+            (tmp_path / f"{name}.parquet").write_bytes(encode_table(table, "parquet", {}))
+        spec = {name: {"folder": str(tmp_path), "name": f"{name}.parquet"} for name in tables}
+        spec["block"] |= {"first": 0, "last": len(questions)}
+        make = parts.pair_rows_part_maker(
+            model={"name": "builtin:tiny"},
+            context=False,
+            lengths={"max_question_length": 32, "max_answer_length": 32},
+            weighting="silver",
+            negatives={"hard_negatives": hard_negatives, "negative_p": 0.1},
+        )
+        (tmp_path / "rows.arrow").write_bytes(encode_table(make(spec | {"sentences": str(tmp_path)})["part"], "arrow", {}))
+        rows = PairRows([tmp_path / "rows.arrow"])
+        allowed_BN = allowed_columns(rows.group(np.arange(len(rows))), np.arange(len(rows)))
+        kept = sorted({*gold, *((row["question_id"], row["sentence_id"]) for row in silver if row["kept"])})
+        rejected = {
+            question: [row["sentence_id"] for row in silver if row["question_id"] == question and not row["kept"]]
+            for question in questions
+        }
+        names = [" ".join(pair) for pair in kept]
+        columns = names + [f"not {id}" for question, _ in kept for id in rejected[question][:hard_negatives]]
+        assert allowed_BN.shape == (len(names), len(columns))
+        return {(names[row], columns[column]) for row, column in zip(*np.nonzero(~allowed_BN))}
+
+    return hidden_pairs
+
+
+def test_an_answer_with_the_words_of_another_is_no_negative_of_it(hidden_pairs):
+    questions = {"q1": "When was it built?", "q2": "What happened in 1907?", "q3": "What fell?"}
+    pairs = [("q1", "built"), ("q2", "in_1907"), ("q3", "fell")]
+    assert hidden_pairs(TEXTS, questions, pairs) == {("q1 built", "q2 in_1907"), ("q2 in_1907", "q1 built")}
+
+
+def test_a_mined_negative_with_the_words_of_another_rows_answer_is_no_negative_of_it(hidden_pairs):
+    questions = {"q1": "When was it built?", "q2": "What fell?"}
+    low = [{"question_id": "q2", "sentence_id": "in_1907", "p": 0.01, "kept": False, "bm25_rank": 1}]
+    pairs = [("q1", "built"), ("q2", "fell")]
+    assert hidden_pairs(TEXTS, questions, pairs, low, hard_negatives=1) == {("q1 built", "not in_1907")}

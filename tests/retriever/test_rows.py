@@ -28,7 +28,7 @@ def some_pairs(tokenizer, rows: range, **settings):
         "weights": [1.0 if i % 2 else 0.5 for i in rows],
         "question_keys": [100 + i for i in rows],
         "sentence_keys": [200 + i for i in rows],
-        "text_keys": [300 + i for i in rows],
+        "bag_keys": [300 + i for i in rows],
         "positives": [[200 + i, 900 + i] for i in rows],
         "negatives": [
             [Negative(f"No {k} {'very ' * k}", 400 + 10 * i + k, 500 + k, logit=-k) for k in range(i % 3)] for i in rows
@@ -74,7 +74,7 @@ def test_a_paragraph_is_cut_before_its_sentence(tokenizer):
 
 
 def test_lengths_of_questions_and_answers_are_limited(tokenizer):
-    keys = {"question_keys": [1], "sentence_keys": [2], "text_keys": [3], "positives": [[2]]}
+    keys = {"question_keys": [1], "sentence_keys": [2], "bag_keys": [3], "positives": [[2]]}
     negatives = [[Negative("road " * 40, 4, 5)]]
     limits = {"max_question_length": 7, "max_answer_length": 11}
     table = tokenize_pairs(tokenizer, ["who " * 20], ["town " * 40], negatives=negatives, **keys, **limits)
@@ -84,7 +84,7 @@ def test_lengths_of_questions_and_answers_are_limited(tokenizer):
 
 
 def test_no_pairs_make_an_empty_table(tokenizer):
-    nothing = {"question_keys": [], "sentence_keys": [], "text_keys": [], "positives": []}
+    nothing = {"question_keys": [], "sentence_keys": [], "bag_keys": [], "positives": []}
     assert tokenize_pairs(tokenizer, [], [], **nothing).num_rows == 0
     assert tokenize_cross_pairs(tokenizer, [], []).num_rows == 0
 
@@ -126,7 +126,7 @@ def test_rows_come_back_from_several_files_as_they_went_in(tokenizer, tmp_path):
     assert batch.world.weight.tolist() == [1.0, 0.5, 1.0]
     assert batch.world.question.tolist() == [107, 100, 105]
     assert batch.world.sentence.tolist() == [207, 200, 205]
-    assert batch.world.text_key.tolist() == [307, 300, 305]
+    assert batch.world.bag_key.tolist() == [307, 300, 305]
     assert batch.world.positives.tolist() == [207, 907, 200, 900, 205, 905]
     assert batch.world.positives_of.tolist() == [0, 0, 1, 1, 2, 2]
 

@@ -35,7 +35,7 @@ def make_rows() -> PairRows:
         weights=[1.0 if i % 2 else 0.36 for i in range(11)],
         question_keys=[0, 0, *range(2, 11)],
         sentence_keys=list(range(20, 31)),
-        text_keys=list(range(40, 51)),
+        bag_keys=list(range(40, 51)),
         positives=[[20 + i] for i in range(11)],
         negatives=[[Negative(f"The {TOWNS[i - 1]} road.", 60 + i, 80 + i, logit=-1.0 * i)] * (i % 3) for i in range(11)],
         logits=[2.0] * 11,
