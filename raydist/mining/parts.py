@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raydist.corpus.passages import PASSAGE_SCHEMA, SENTENCE_SCHEMA, OpenSet, RetrievalSet, count_duplicates
+from raydist.corpus.passages import PASSAGE_SCHEMA, SENTENCE_SCHEMA, OpenSet, RetrievalSet, count_duplicates, duplicate_keys
 from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.models import open_model
@@ -398,7 +398,6 @@ def pair_rows_part_maker(
     from transformers import AutoTokenizer
 
     from raydist.mining.silver import training_pairs, with_texts
-    from raydist.reader.features import text_hash
     from raydist.retriever.rows import Negative, tokenize_pairs
 
     tokenizer = AutoTokenizer.from_pretrained(open_model(model))
@@ -410,22 +409,22 @@ def pair_rows_part_maker(
         pairs = training_pairs(read_gold(spec, questions), silver, table, gold_scored=scored, **negatives)
         if weighting == "gold":
             pairs = pairs.filter(pairs["is_gold"])
-        positives: dict[str, list[int]] = {}
-        for question, sentence in zip(pairs["question_id"].to_pylist(), pairs["sentence_id"].to_pylist()):
-            positives.setdefault(question, []).append(text_hash(sentence))
         told = with_texts(pairs, questions, table)
         rows = table.rows_of(told["sentence_id"], "the sentence")
-        of_question = told["question_id"].to_pylist()
+        bags = table.bag_keys[rows].tolist()
+        asked = [duplicate_keys(text)[0] for text in told["question"].to_pylist()]  # the same one may have two ids
+        positives: dict[int, set[int]] = {}
+        for question, bag in zip(asked, bags):
+            positives.setdefault(question, set()).add(bag)
         made = tokenize_pairs(
             tokenizer,
             told["question"].to_pylist(),
             told["sentence"].to_pylist(),
             contexts=_contexts(table, rows) if context else None,
             weights=[1.0] * told.num_rows if weighting != "silver" else told["weight"].to_pylist(),
-            question_keys=[text_hash(id) for id in of_question],
-            sentence_keys=[text_hash(id) for id in told["sentence_id"].to_pylist()],
-            bag_keys=table.bag_keys[rows].tolist(),
-            positives=[positives[id] for id in of_question],
+            question_keys=asked,
+            bag_keys=bags,
+            positives=[sorted(positives[question]) for question in asked],
             negatives=[_negatives(table, ids, logits, context, Negative) for ids, logits in _mined(told)],
             logits=told["logit"].to_pylist(),
             **lengths,
@@ -438,8 +437,8 @@ def pair_rows_part_maker(
         contexts = _contexts(table, rows) if context else [""] * len(rows)
         texts = table.texts(rows).to_pylist()
         return [
-            kind(text, text_hash(id), int(table.bag_keys[row]), around, logit)
-            for text, id, row, around, logit in zip(texts, ids, rows, contexts, logits)
+            kind(text, int(table.bag_keys[row]), around, logit)
+            for text, row, around, logit in zip(texts, rows, contexts, logits)
         ]
 
     return make

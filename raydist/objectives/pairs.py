@@ -112,13 +112,11 @@ class PairGroup:
 
     row: np.ndarray  # int64 [G], the row's number in the training file
     question: np.ndarray  # int64 [G], key of the question
-    sentence: np.ndarray  # int64 [G], key of the sentence
-    bag_key: np.ndarray  # int64 [G], equal for sentences of the same words, in any order
+    bag_key: np.ndarray  # int64 [G], of the answer: equal for sentences of the same words, in any order
     weight: np.ndarray  # float64 [G]
-    positives: np.ndarray  # int64, sentence keys: the known positives of all questions, one row after the other
+    positives: np.ndarray  # int64, bag keys: the known positives of all questions, one row after the other
     positives_of: np.ndarray  # int64, to which of the G rows each belongs
-    negative_sentence: np.ndarray  # int64 [K], keys of the mined negatives, one row after the other
-    negative_bag_key: np.ndarray  # int64 [K]
+    negative_bag_key: np.ndarray  # int64 [K], of the mined negatives, one row after the other
     negative_of: np.ndarray  # int64 [K], to which of the G rows each belongs
     has_teacher: np.ndarray  # bool [G], has a negative, and logits for it and for the positive
 

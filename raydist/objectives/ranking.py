@@ -34,22 +34,20 @@ NORMALISE = ("count", "weight_sum")
 def allowed_columns(rows: PairGroup, mine: np.ndarray, mask_known_positives: bool = True) -> np.ndarray:
     """M of some rows of the group (methods 5.6), bool [B, G + K]: which answers and which mined negatives are their columns.
 
-    A column is left out where the sentence is a known positive (gold or kept silver) of the row's question, or the row's own
-    sentence or its words again; an answer also where it comes from the same question. A row's own answer is always in.
+    A column is left out where it has the words of the row's answer, or of another known positive (gold or kept silver) of its
+    question, in any order; an answer also where it comes from the same question. A row's own answer is always in.
     """
-    num_rows, num_columns = len(mine), len(rows) + len(rows.negative_sentence)
+    num_rows, num_columns = len(mine), len(rows) + len(rows.negative_bag_key)
     allowed_BN = np.ones((num_rows, num_columns), bool)
     if not mask_known_positives:
         return allowed_BN
-    sentence_N = np.concatenate([rows.sentence, rows.negative_sentence])
     bag_N = np.concatenate([rows.bag_key, rows.negative_bag_key])
-    allowed_BN &= sentence_N != rows.sentence[mine][:, None]
     allowed_BN &= bag_N != rows.bag_key[mine][:, None]
     allowed_BN[:, : len(rows)] &= rows.question != rows.question[mine][:, None]
     place_G = np.full(len(rows), -1)
     place_G[mine] = np.arange(num_rows)
-    order_N = np.argsort(sentence_N, kind="stable")
-    first, last = (np.searchsorted(sentence_N[order_N], rows.positives, side) for side in ("left", "right"))
+    order_N = np.argsort(bag_N, kind="stable")
+    first, last = (np.searchsorted(bag_N[order_N], rows.positives, side) for side in ("left", "right"))
     for known in np.flatnonzero((last > first) & (place_G[rows.positives_of] >= 0)):
         allowed_BN[place_G[rows.positives_of[known]], order_N[first[known] : last[known]]] = False
     allowed_BN[np.arange(num_rows), mine] = True
@@ -123,7 +121,7 @@ class Ranking(Objective):
         # one gather for both: a rank without negatives of its own must take part in the backward sum as well
         own = torch.cat([vectors.answer_BD, vectors.negative_KD])
         places = torch.cat([batch.mine, len(rows) + batch.negatives_mine])
-        column_ND = gather_rows(own, places, len(rows) + len(rows.negative_sentence))
+        column_ND = gather_rows(own, places, len(rows) + len(rows.negative_bag_key))
         scores_BN = self.scale * vectors.question_BD @ column_ND.T
         allowed = allowed_columns(rows, batch.mine.cpu().numpy(), self.mask_known_positives)
         allowed_BN = torch.from_numpy(allowed).to(scores_BN.device)

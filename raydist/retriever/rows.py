@@ -36,16 +36,14 @@ CROSS_SCHEMA = pa.schema(
 PAIR_SCHEMA = pa.schema(
     [
         ("question", pa.int64()),  # key of the question
-        ("sentence", pa.int64()),  # key of the sentence
-        ("bag_key", pa.int64()),  # equal for sentences of the same words, in any order
+        ("bag_key", pa.int64()),  # of the answer: equal for sentences of the same words, in any order
         ("weight", pa.float32()),  # 1 for gold
-        ("positives", pa.list_(pa.int64())),  # keys of all sentences known to answer the question: gold and kept silver
+        ("positives", pa.list_(pa.int64())),  # bag keys of all that is known to answer the question: gold and kept silver
         ("question_ids", pa.list_(pa.int32())),
         ("question_types", pa.list_(pa.int8())),
         ("answer_ids", pa.list_(pa.int32())),
         ("answer_types", pa.list_(pa.int8())),
-        ("negative_sentence", pa.list_(pa.int64())),  # keys of the mined negatives
-        ("negative_bag_key", pa.list_(pa.int64())),
+        ("negative_bag_key", pa.list_(pa.int64())),  # of the mined negatives
         ("negative_lengths", pa.list_(pa.int32())),  # tokens of each
         ("negative_ids", pa.list_(pa.int32())),  # of all negatives, one after the other
         ("negative_types", pa.list_(pa.int8())),
@@ -58,7 +56,6 @@ class Negative(NamedTuple):
     """A mined sentence that does not answer the question."""
 
     text: str
-    key: int
     bag_key: int
     context: str = ""  # its paragraph
     logit: float | None = None  # a cross-encoder's
@@ -114,7 +111,6 @@ def tokenize_pairs(
     contexts: Sequence[str] | None = None,
     weights: Sequence[float] | None = None,
     question_keys: Sequence[int],
-    sentence_keys: Sequence[int],
     bag_keys: Sequence[int],
     positives: Sequence[Sequence[int]],
     negatives: Sequence[Sequence[Negative]] | None = None,
@@ -134,7 +130,6 @@ def tokenize_pairs(
         contexts=contexts,
         weights=weights,
         question_keys=question_keys,
-        sentence_keys=sentence_keys,
         bag_keys=bag_keys,
         positives=positives,
         negatives=negatives,
@@ -166,7 +161,6 @@ def tokenize_pairs(
         teacher.append(known if row and len(known) == len(values) else [])
     columns = {
         "question": question_keys,
-        "sentence": sentence_keys,
         "bag_key": bag_keys,
         "weight": weights,
         "positives": positives,
@@ -174,7 +168,6 @@ def tokenize_pairs(
         "question_types": question_types,
         "answer_ids": answer_ids,
         "answer_types": answer_types,
-        "negative_sentence": [[negative.key for negative in row] for row in mined],
         "negative_bag_key": [[negative.bag_key for negative in row] for row in mined],
         "negative_lengths": [[len(ids) for ids in flat_ids[start:end]] for start, end in spans],
         "negative_ids": [[token for ids in flat_ids[start:end] for token in ids] for start, end in spans],
@@ -275,7 +268,7 @@ class PairRows(MappedRows):
 
     @cached_property
     def _numbers(self) -> dict[str, np.ndarray]:
-        return {name: self.column(name) for name in ("question", "sentence", "bag_key", "weight")}
+        return {name: self.column(name) for name in ("question", "bag_key", "weight")}
 
     def _negatives(self, name: str, row: int) -> np.ndarray:
         return self.values(name, row)[: self.num_negatives]
@@ -284,20 +277,17 @@ class PairRows(MappedRows):
         """What every rank knows about some rows."""
         numbers = {name: values[rows] for name, values in self._numbers.items()}
         positives = [self.values("positives", row) for row in rows]
-        sentences = [self._negatives("negative_sentence", row) for row in rows]
-        bags = [self._negatives("negative_bag_key", row) for row in rows]
-        has_teacher = [len(mined) > 0 and len(self.values("teacher", row)) > 0 for mined, row in zip(sentences, rows)]
+        negatives = [self._negatives("negative_bag_key", row) for row in rows]
+        has_teacher = [len(mined) > 0 and len(self.values("teacher", row)) > 0 for mined, row in zip(negatives, rows)]
         return PairGroup(
             row=rows,
             question=numbers["question"],
-            sentence=numbers["sentence"],
             bag_key=numbers["bag_key"],
             weight=numbers["weight"].astype(np.float64),
             positives=_joined(positives),
             positives_of=_owners(positives),
-            negative_sentence=_joined(sentences),
-            negative_bag_key=_joined(bags),
-            negative_of=_owners(sentences),
+            negative_bag_key=_joined(negatives),
+            negative_of=_owners(negatives),
             has_teacher=np.array(has_teacher, bool),
         )
 

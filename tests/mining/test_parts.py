@@ -143,6 +143,7 @@ TEXTS = {
     "built": "The bridge was built in 1907.",
     "fell": "The old tower fell.",
     "in_1907": "In 1907 the bridge was built.",  # the words of `built`
+    "again": "The old tower fell!",  # the text of `fell`
     "ships": "Ships pass below it.",
 }
 
@@ -200,3 +201,20 @@ def test_a_mined_negative_with_the_words_of_another_rows_answer_is_no_negative_o
     low = [{"question_id": "q2", "sentence_id": "in_1907", "p": 0.01, "kept": False, "bm25_rank": 1}]
     pairs = [("q1", "built"), ("q2", "fell")]
     assert hidden_pairs(TEXTS, questions, pairs, low, hard_negatives=1) == {("q1 built", "not in_1907")}
+
+
+def test_what_says_the_same_as_another_answer_of_the_question_is_no_negative_of_it(hidden_pairs):
+    """Of q1 `built` and `fell` are answers, gold and silver: so the exact and the near duplicate of either are, too."""
+    questions = {"q1": "What is old?", "q2": "What happened in 1907?", "q3": "What fell?", "q4": "What passes?"}
+    silver = [{"question_id": "q1", "sentence_id": "fell", "p": 0.9, "kept": True, "dense_rank": 3}]
+    found = hidden_pairs(TEXTS, questions, [("q1", "built"), ("q2", "in_1907"), ("q3", "again"), ("q4", "ships")], silver)
+    same = {("q1 built", "q2 in_1907"), ("q2 in_1907", "q1 built"), ("q1 fell", "q3 again"), ("q3 again", "q1 fell")}
+    same |= {("q1 built", "q1 fell"), ("q1 fell", "q1 built")}
+    assert found == same | {("q1 built", "q3 again"), ("q1 fell", "q2 in_1907")}
+
+
+def test_a_question_under_two_ids_is_one_question(hidden_pairs):
+    questions = {"q1": "What is old?", "q2": "What  IS old", "q3": "What fell?"}
+    found = hidden_pairs(TEXTS, questions, [("q1", "built"), ("q2", "fell"), ("q3", "again")])
+    same = {("q2 fell", "q3 again"), ("q3 again", "q2 fell")}
+    assert found == same | {("q1 built", "q2 fell"), ("q2 fell", "q1 built"), ("q1 built", "q3 again")}

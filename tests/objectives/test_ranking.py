@@ -16,20 +16,18 @@ D = 5
 NO_TOKENS = Tokens(torch.zeros(0, 1), torch.zeros(0, 1, dtype=torch.bool), None)  # objectives see vectors alone
 
 
-def make_group(size=4, *, question=None, sentence=None, bag_key=None, weight=None, positives=(), negatives=(), first=0):
-    """Rows that differ in everything unless told. ``positives``: (row, sentence); ``negatives``: (row, sentence, words)."""
+def make_group(size=4, *, question=None, bag_key=None, weight=None, positives=(), negatives=(), first=0):
+    """Rows that differ in everything unless told. ``positives`` and ``negatives``: (row, bag key)."""
     own = np.arange(size)
-    positives, negatives = np.array(positives, np.int64).reshape(-1, 2), np.array(negatives, np.int64).reshape(-1, 3)
+    positives, negatives = (np.array(given, np.int64).reshape(-1, 2) for given in (positives, negatives))
     return PairGroup(
         row=100 + first + own,
         question=first + own if question is None else np.array(question),
-        sentence=first + 10 + own if sentence is None else np.array(sentence),
-        bag_key=first + 20 + own if bag_key is None else np.array(bag_key),
+        bag_key=first + 10 + own if bag_key is None else np.array(bag_key),
         weight=np.ones(size) if weight is None else np.array(weight, float),
         positives=positives[:, 1],
         positives_of=positives[:, 0],
-        negative_sentence=negatives[:, 1],
-        negative_bag_key=negatives[:, 2],
+        negative_bag_key=negatives[:, 1],
         negative_of=negatives[:, 0],
         has_teacher=np.isin(own, negatives[:, 0]),
     )
@@ -62,16 +60,15 @@ def make_vectors(rows: int, negatives: int = 0, seed=0) -> PairVectors:
     return PairVectors(*(normalize(torch.randn(n, D, dtype=torch.float64), dim=1) for n in (rows, rows, negatives)))
 
 
-# A batch with everything: a question twice, a sentence twice, equal texts, known positives that are another row's answer or
-# negative, rows with two, one and no negatives.
+# A batch with everything: a question twice, the same words twice, known positives that are another row's answer or negative,
+# a negative with the words of an answer, rows with two, one and no negatives.
 FULL = {
     "size": 6,
     "question": [1, 2, 1, 3, 4, 5],
-    "sentence": [11, 12, 13, 12, 14, 15],
-    "bag_key": [21, 22, 23, 22, 24, 21],
+    "bag_key": [11, 12, 13, 12, 14, 15],
     "weight": [1, 0.81, 0.25, 1, 0.5, 1],
     "positives": [(0, 11), (0, 13), (1, 12), (1, 31), (2, 11), (2, 13), (3, 12), (3, 14), (4, 14), (5, 15), (5, 99)],
-    "negatives": [(0, 31, 41), (0, 32, 42), (2, 33, 23), (5, 34, 44)],
+    "negatives": [(0, 31), (0, 32), (2, 13), (5, 34)],
 }
 
 
@@ -80,10 +77,10 @@ def slow_columns(rows: PairGroup, i: int) -> list[bool]:
     known = {int(s) for s, of in zip(rows.positives, rows.positives_of) if of == i}
     allowed = []
     for j in range(len(rows)):
-        hidden = rows.sentence[j] in known or rows.sentence[j] == rows.sentence[i] or rows.bag_key[j] == rows.bag_key[i]
+        hidden = rows.bag_key[j] in known or rows.bag_key[j] == rows.bag_key[i]
         allowed.append(j == i or not (hidden or rows.question[j] == rows.question[i]))
-    for sentence, bag in zip(rows.negative_sentence, rows.negative_bag_key):
-        allowed.append(not (sentence in known or sentence == rows.sentence[i] or bag == rows.bag_key[i]))
+    for bag in rows.negative_bag_key:
+        allowed.append(not (bag in known or bag == rows.bag_key[i]))
     return allowed
 
 
@@ -206,12 +203,11 @@ def test_the_same_question_with_two_answers_pushes_neither_away():
 @pytest.mark.parametrize(
     ("change", "hidden"),
     [
-        ({"sentence": [11, 11, 12]}, {(0, 1), (1, 0)}),  # the same sentence
-        ({"bag_key": [21, 22, 21]}, {(0, 2), (2, 0)}),  # the same words under another id
-        ({"positives": [(0, 10), (0, 12)]}, {(0, 2)}),  # sentence 12 is row 2's, and also answers question 0: not the other way
-        ({"negatives": [(0, 31, 41), (1, 32, 42)], "positives": [(2, 31)]}, {(2, 3)}),  # row 0's negative answers question 2
-        ({"negatives": [(0, 31, 21)]}, {(1, 3)}),  # row 0's negative says what row 1's answer says
-        ({"question": [7, 7, 8], "negatives": [(0, 31, 41)]}, {(0, 1), (1, 0)}),  # a negative serves its question's other row
+        ({"bag_key": [21, 22, 21]}, {(0, 2), (2, 0)}),  # the same sentence, or its words under another id
+        ({"positives": [(0, 10), (0, 12)]}, {(0, 2)}),  # the words of row 2's also answer question 0: not the other way
+        ({"negatives": [(0, 31), (1, 32)], "positives": [(2, 31)]}, {(2, 3)}),  # row 0's negative answers question 2
+        ({"negatives": [(0, 11)]}, {(1, 3)}),  # row 0's negative says what row 1's answer says
+        ({"question": [7, 7, 8], "negatives": [(0, 31)]}, {(0, 1), (1, 0)}),  # a negative serves its question's other row
     ],
 )
 def test_what_hides_a_column(change, hidden):

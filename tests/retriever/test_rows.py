@@ -27,12 +27,9 @@ def some_pairs(tokenizer, rows: range, **settings):
     settings = {
         "weights": [1.0 if i % 2 else 0.5 for i in rows],
         "question_keys": [100 + i for i in rows],
-        "sentence_keys": [200 + i for i in rows],
         "bag_keys": [300 + i for i in rows],
-        "positives": [[200 + i, 900 + i] for i in rows],
-        "negatives": [
-            [Negative(f"No {k} {'very ' * k}", 400 + 10 * i + k, 500 + k, logit=-k) for k in range(i % 3)] for i in rows
-        ],
+        "positives": [[300 + i, 900 + i] for i in rows],
+        "negatives": [[Negative(f"No {k} {'very ' * k}", 400 + 10 * i + k, logit=-k) for k in range(i % 3)] for i in rows],
         "logits": [float(i) for i in rows],
         **settings,
     }
@@ -74,8 +71,8 @@ def test_a_paragraph_is_cut_before_its_sentence(tokenizer):
 
 
 def test_lengths_of_questions_and_answers_are_limited(tokenizer):
-    keys = {"question_keys": [1], "sentence_keys": [2], "bag_keys": [3], "positives": [[2]]}
-    negatives = [[Negative("road " * 40, 4, 5)]]
+    keys = {"question_keys": [1], "bag_keys": [3], "positives": [[3]]}
+    negatives = [[Negative("road " * 40, 5)]]
     limits = {"max_question_length": 7, "max_answer_length": 11}
     table = tokenize_pairs(tokenizer, ["who " * 20], ["town " * 40], negatives=negatives, **keys, **limits)
     assert len(table["question_ids"][0]) == 7
@@ -84,7 +81,7 @@ def test_lengths_of_questions_and_answers_are_limited(tokenizer):
 
 
 def test_no_pairs_make_an_empty_table(tokenizer):
-    nothing = {"question_keys": [], "sentence_keys": [], "bag_keys": [], "positives": []}
+    nothing = {"question_keys": [], "bag_keys": [], "positives": []}
     assert tokenize_pairs(tokenizer, [], [], **nothing).num_rows == 0
     assert tokenize_cross_pairs(tokenizer, [], []).num_rows == 0
 
@@ -125,16 +122,15 @@ def test_rows_come_back_from_several_files_as_they_went_in(tokenizer, tmp_path):
             assert not tokens.ids_BT[place][~tokens.attention_BT[place]].any()
     assert batch.world.weight.tolist() == [1.0, 0.5, 1.0]
     assert batch.world.question.tolist() == [107, 100, 105]
-    assert batch.world.sentence.tolist() == [207, 200, 205]
     assert batch.world.bag_key.tolist() == [307, 300, 305]
-    assert batch.world.positives.tolist() == [207, 907, 200, 900, 205, 905]
+    assert batch.world.positives.tolist() == [307, 907, 300, 900, 305, 905]
     assert batch.world.positives_of.tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_negatives_and_their_teacher_belong_to_their_rows(tokenizer, tmp_path):
     rows = PairRows(written(tmp_path, some_pairs(tokenizer, range(6))))
     batch = rows.batch(np.array([2, 3, 4, 5]), pad_id=0)  # 2, 0, 1, 2 negatives
-    assert batch.world.negative_sentence.tolist() == [420, 421, 440, 450, 451]
+    assert batch.world.negative_bag_key.tolist() == [420, 421, 440, 450, 451]
     assert batch.world.negative_of.tolist() == [0, 0, 2, 3, 3]
     assert batch.negative_row_K.tolist() == [0, 0, 2, 3, 3]
     assert batch.world.has_teacher.tolist() == [True, False, True, True]
@@ -150,7 +146,7 @@ def test_negatives_and_their_teacher_belong_to_their_rows(tokenizer, tmp_path):
 def test_fewer_negatives_can_be_asked_for(tokenizer, tmp_path):
     files = written(tmp_path, some_pairs(tokenizer, range(6)))
     one = PairRows(files, num_negatives=1).batch(np.array([2, 5]), pad_id=0)
-    assert one.world.negative_sentence.tolist() == [420, 450]
+    assert one.world.negative_bag_key.tolist() == [420, 450]
     assert one.teacher_K.tolist() == [0.0, 0.0]
     assert len(one.negatives) == 2
     none = PairRows(files, num_negatives=0).batch(np.array([2, 5]), pad_id=0)
@@ -159,7 +155,7 @@ def test_fewer_negatives_can_be_asked_for(tokenizer, tmp_path):
 
 
 def test_a_row_with_a_missing_logit_has_no_teacher(tokenizer, tmp_path):
-    negatives = [[Negative("No", 1, 2, logit=1.0)], [Negative("No", 1, 2)], [Negative("No", 1, 2, logit=float("nan"))]]
+    negatives = [[Negative("No", 1, logit=1.0)], [Negative("No", 1)], [Negative("No", 1, logit=float("nan"))]]
     rows = PairRows(written(tmp_path, some_pairs(tokenizer, range(3), negatives=negatives)))
     assert rows.group(np.arange(3)).has_teacher.tolist() == [True, False, False]
 
@@ -179,7 +175,7 @@ def test_ranks_share_every_batch_of_pairs(tokenizer, tmp_path, ranks):
             mine = torch.cat([part.mine for part in parts])
             assert mine.sort().values.tolist() == list(range(len(world)))
             negatives = torch.cat([part.negatives_mine for part in parts])
-            assert negatives.sort().values.tolist() == list(range(len(world.negative_sentence)))
+            assert negatives.sort().values.tolist() == list(range(len(world.negative_bag_key)))
             for part in parts:
                 owners = part.mine[part.negative_row_K].numpy()
                 assert owners.tolist() == world.negative_of[part.negatives_mine.numpy()].tolist()

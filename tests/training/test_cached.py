@@ -34,10 +34,9 @@ def make_rows() -> PairRows:
         contexts=[f"The {town} bridge is old." if i % 3 else "" for i, town in enumerate(TOWNS)],
         weights=[1.0 if i % 2 else 0.36 for i in range(11)],
         question_keys=[0, 0, *range(2, 11)],
-        sentence_keys=list(range(20, 31)),
         bag_keys=list(range(40, 51)),
-        positives=[[20 + i] for i in range(11)],
-        negatives=[[Negative(f"The {TOWNS[i - 1]} road.", 60 + i, 80 + i, logit=-1.0 * i)] * (i % 3) for i in range(11)],
+        positives=[[40 + i] for i in range(11)],
+        negatives=[[Negative(f"The {TOWNS[i - 1]} road.", 80 + i, logit=-1.0 * i)] * (i % 3) for i in range(11)],
         logits=[2.0] * 11,
     )
     with TemporaryDirectory() as folder:

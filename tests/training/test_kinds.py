@@ -24,7 +24,7 @@ from raydist.training.kinds import ReaderKind, RetrieverKind
 )
 def test_the_loss_of_a_retriever_is_the_configs(tmp_path, given):
     tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
-    keys = {"question_keys": [1], "sentence_keys": [2], "bag_keys": [3], "positives": [[2]]}
+    keys = {"question_keys": [1], "bag_keys": [3], "positives": [[3]]}
     table = tokenize_pairs(tokenizer, ["Who?"], ["He."], **keys)
     (tmp_path / "part.arrow").write_bytes(encode_table(table, "arrow", {}))
     changes = {"task": "retriever", "model.name": "builtin:tiny", "mining.hard_negatives": 1}
