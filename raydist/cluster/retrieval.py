@@ -528,8 +528,8 @@ def score_candidates(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: 
     return score(run, cross_encoder, corpus, candidates, "scores")
 
 
-def mine(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run) -> Made:
-    """Candidates -> scores -> silver pairs."""
+def mine(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run, number: int = 1) -> Made:
+    """Candidates -> scores -> silver pairs; `number` is that of the round."""
     mining = run.config.mining
     scores = score_candidates(run, corpus, encoder, cross_encoder)
     temperature = None
@@ -545,12 +545,14 @@ def mine(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run) -> Made
         {"settings": choose},
         inputs={"scores": scores},
     )
-    _tell_yield(run, corpus, silver)
+    _tell_yield(run, corpus, silver, number)
     return silver
 
 
-def _tell_yield(run: Run, corpus: Corpus, silver: Made) -> None:
-    """mining/: yield.json, examples.parquet, and silver.parquet with every scored pair."""
+def _tell_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
+    """mining/: yield.json, examples.parquet, and silver.parquet with every scored pair of the round. metrics.json keeps the
+    yield of every round where there are several, and under the plain names that of the last.
+    """
     from raydist.corpus.sentences import SentenceTable
     from raydist.mining.silver import example_table, write_selection
 
@@ -562,7 +564,9 @@ def _tell_yield(run: Run, corpus: Corpus, silver: Made) -> None:
     run.folder.write_json("mining/yield.json", told.curve)
     run.folder.write_bytes("mining/examples.parquet", encode_table(examples, "parquet", {}))
     share = told.kept / max(1, corpus.num_gold)
-    run.add_metrics({"mining.candidates": silver.manifest.rows, "mining.silver": told.kept, "mining.yield": share})
+    found = {"candidates": silver.manifest.rows, "silver": told.kept, "yield": share}
+    names = ["mining.", *([f"mining.round{number}."] if mining.rounds > 1 else [])]
+    run.add_metrics({name + key: value for name in names for key, value in found.items()}, instead_of=names[number > 1])
     say(
         f"mined: {told.kept:,} silver pairs of {silver.manifest.rows:,} candidates (p >= {mining.threshold}), {share:.1%} of "
         f"{corpus.num_gold:,} gold pairs; all of them in {run.folder.path('mining')}/silver.parquet"
@@ -611,25 +615,36 @@ def run_retrieval(run: Run, *, fresh: bool = False) -> None:
 
 
 def build_retriever(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[Run, dict[str, Run]]:
-    """Cross-encoder, mining and dual encoders; the runs of these by method."""
-    mining = run.config.mining
-    encoder = named_encoder(run, mining.encoder, mining.pooling, context=False)
+    """Cross-encoder, mining and dual encoders; the runs of these by method. All that are compared learn from the same pairs."""
     if fresh:
         run.folder.delete("metrics.json")
-    cross_encoder = train_cross_encoder(run, corpus, encoder, fresh=fresh)
-    silver = mine(run, corpus, encoder, cross_encoder)
+    cross_encoder, silver, rounds = mine_rounds(run, corpus, fresh=fresh)
     variants: dict[str, Run] = {}
     for name in run.config.retriever.variants:
         variants[name] = _beside(run, name)
         train_retriever(variants[name], corpus, cross_encoder, silver, "gold" if name == "gold" else "none", fresh=fresh)
-    for number in range(1, mining.rounds):
-        before = _beside(run, f"round{number}")
-        train_retriever(before, corpus, cross_encoder, silver, "silver", fresh=fresh)
-        variants[f"round{number}"] = before
-        say(f"mining, round {number + 1}: the retriever of round {number} finds candidates")
-        silver = mine(run, corpus, trained_encoder(before), cross_encoder)
     train_retriever(run, corpus, cross_encoder, silver, "silver", fresh=fresh)
-    return cross_encoder, variants | {"gold_silver_weighted": run}
+    return cross_encoder, variants | rounds | {"gold_silver_weighted": run}
+
+
+def mine_rounds(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[Run, Made, dict[str, Run]]:
+    """The cross-encoder, the silver pairs of the last round, and the retrievers that each round before it has trained."""
+    mining = run.config.mining
+    encoder = named_encoder(run, mining.encoder, mining.pooling, context=False)
+    cross_encoder = train_cross_encoder(run, corpus, encoder, fresh=fresh)
+    silver = mine(run, corpus, encoder, cross_encoder)
+    rounds: dict[str, Run] = {}
+    for number, name in enumerate(_round_names(run), 1):
+        rounds[name] = _beside(run, name, task="retriever")
+        train_retriever(rounds[name], corpus, cross_encoder, silver, "silver", fresh=fresh)
+        say(f"mining, round {number + 1}: the retriever of round {number} finds candidates")
+        silver = mine(run, corpus, trained_encoder(rounds[name]), cross_encoder, number + 1)
+    return cross_encoder, silver, rounds
+
+
+def _round_names(run: Run) -> list[str]:
+    """Of the rounds that train a retriever for the next one."""
+    return [f"round{number}" for number in range(1, run.config.mining.rounds)]
 
 
 # --- trials of a sweep -----------------------------------------------------------------------------------------------
@@ -793,10 +808,10 @@ def add_to_index(run: Run, files: list[Path]) -> int:
 
 
 def mine_only(run: Run, *, fresh: bool = False) -> Path:
-    """Candidates, scores and silver pairs of the training corpus; a cross-encoder is trained where there is none."""
-    corpus = open_corpora(run, ["train"])["train"]
-    encoder = named_encoder(run, run.config.mining.encoder, run.config.mining.pooling, context=False)
-    mine(run, corpus, encoder, train_cross_encoder(run, corpus, encoder, fresh=fresh))
+    """Candidates, scores and silver pairs of the training corpus, in as many rounds as a whole run has. What this needs (a
+    cross-encoder, the retrievers of earlier rounds) is trained where there is none.
+    """
+    mine_rounds(run, open_corpora(run, ["train"])["train"], fresh=fresh)
     return Path(run.folder.path("mining", "silver.parquet"))
 
 
@@ -816,9 +831,8 @@ def evaluate_only(run: Run) -> None:
     if not names:
         raise InputError("there is nothing to evaluate on: set corpus.test")
     corpora = open_corpora(run, names)
-    runs = {
-        name: Run(override(run.config, {"name": f"{run.config.name}_{name}"}), run.cluster) for name in ("gold", "gold_silver")
-    }
+    beside = ("gold", "gold_silver", *_round_names(run))
+    runs = {name: Run(override(run.config, {"name": f"{run.config.name}_{name}"}), run.cluster) for name in beside}
     variants = {name: other for name, other in runs.items() if has_model(other.folder)}
     if has_model(run.folder):
         variants["gold_silver_weighted"] = run

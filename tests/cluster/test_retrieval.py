@@ -105,6 +105,7 @@ def test_a_second_round_asks_the_retriever_of_the_first_with_all_options_at_once
     pipeline.run_all(run)
     metrics = run.folder.read_json("metrics.json")
     assert {"retrieval.sample.round1.P@1", "retrieval.sample.gold_silver_weighted.P@1"} <= metrics.keys()
+    assert {"mining.round1.silver", "mining.round2.silver"} <= metrics.keys()
     rows = silver(run)
     temperature = run.folder.read_json("cross_encoder/reliability.json")["temperature"]
     assert [row["p"] for row in rows] == pytest.approx([sigmoid(row["logit"], temperature) for row in rows], abs=1e-6)
