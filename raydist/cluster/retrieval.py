@@ -755,7 +755,8 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, dict[str, list[tupl
                 interval = bootstrap_interval(scores.values[metric], samples=run.config.evaluate.bootstrap)
                 found |= {f"{key}.low": round(interval.low, 6), f"{key}.high": round(interval.high, 6)}
         rows.append((method, *(f"{100 * means[metric]:.1f}" for metric in ("P@1", "P@5", "P@10", "MRR@100"))))
-        run.folder.write_bytes(f"ranked/{corpus.name}.{method}.trec", trec_run(lists).encode())
+        lines = trec_run(lists, ties=run.config.evaluate.ties, gold=gold)
+        run.folder.write_bytes(f"ranked/{corpus.name}.{method}.trec", lines.encode())
     run.folder.write_bytes(f"ranked/{corpus.name}.gold.trec", trec_gold(gold).encode())
     run.add_metrics(found, instead_of=f"retrieval.{corpus.name}.")
     head = (f"{corpus.name}: {len(gold):,} questions, {corpus.num_sentences:,} sentences", "P@1", "P@5", "P@10", "MRR@100")

@@ -68,7 +68,7 @@ def score_run(
     ideal_QK = np.zeros((len(questions), ndcg_at))
     num_gold_Q = np.zeros(len(questions))
     for row, question in enumerate(questions):
-        relevance = {id: value for id, value in gold[question].items() if value > 0}
+        relevance = _relevant(gold[question])
         if not relevance:
             raise InputError(f"question {question!r} has no gold sentence; leave it out or give it one")
         candidates = run.get(question, ())
@@ -93,6 +93,10 @@ def score_run(
     return RetrievalScores(questions, values)
 
 
+def _relevant(judged: Mapping[str, int]) -> dict[str, int]:
+    return {id: value for id, value in judged.items() if value > 0}
+
+
 def gold_of(question_ids: Iterable[str], sentence_ids: Iterable[str], relevance: Iterable[int]) -> dict[str, dict[str, int]]:
     """Gold by question, from the three columns of a gold table."""
     gold: dict[str, dict[str, int]] = {}
@@ -104,16 +108,18 @@ def gold_of(question_ids: Iterable[str], sentence_ids: Iterable[str], relevance:
 # ----------------------------------------------------------------------------------------------------------- TREC files
 
 
-def trec_run(run: Run, tag: str = "raydist") -> str:
-    """Lines of ``question Q0 sentence rank score tag``, best first, so that every tool sees our order.
+def trec_run(run: Run, *, ties: Ties = "id", gold: Gold | None = None, tag: str = "raydist") -> str:
+    """Lines of ``question Q0 sentence rank score tag``, best first in the order that is scored, so that every tool sees it.
 
-    trec_eval keeps scores in float32, ignores ranks and has its own rule for ties; hence a score that is not below the
-    one before it is lowered to the next float32. Blanks in ids are written as %20, as in a URL.
+    ``gold`` is wanted where ties are settled by it. trec_eval keeps scores in float32, ignores ranks and has its own rule for
+    ties; hence a score that is not below the one before it is lowered to the next float32. Blanks in ids are written as %20,
+    as in a URL.
     """
     lines = []
     for question, candidates in run.items():
         before = np.float32(np.inf)
-        for rank, (sentence, score) in enumerate(rank_candidates(candidates), 1):
+        judged = _relevant((gold or {}).get(question, {}))
+        for rank, (sentence, score) in enumerate(rank_candidates(candidates, ties, judged), 1):
             before = min(np.float32(score), np.nextafter(before, np.float32(-np.inf)))
             lines.append(f"{_quote(question)} Q0 {_quote(sentence)} {rank} {before:.9g} {tag}\n")
     return "".join(lines)

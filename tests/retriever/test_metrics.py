@@ -102,7 +102,8 @@ def test_the_metrics_equal_a_slow_twin(run, gold, ties):
     assert means == pytest.approx(slow(run, gold, ties), abs=1e-12)
 
 
-def test_trec_eval_agrees_on_the_files_we_write_also_with_ties(tmp_path):
+@pytest.mark.parametrize("ties", ["id", "pessimistic"])
+def test_trec_eval_agrees_on_the_files_we_write_also_with_ties(tmp_path, ties):
     pytrec_eval = pytest.importorskip("pytrec_eval")
     rng = np.random.default_rng(0)
     ids = [f"s{n:03d}" for n in range(300)]
@@ -111,7 +112,7 @@ def test_trec_eval_agrees_on_the_files_we_write_also_with_ties(tmp_path):
         shown = rng.choice(ids, 150, replace=False)
         run[question] = [(str(id), float(score)) for id, score in zip(shown, rng.integers(0, 25, 150) / 8)]  # many ties
         gold[question] = {str(id): int(gain) for id, gain in zip(rng.choice(ids, 6, replace=False), rng.integers(1, 4, 6))}
-    (tmp_path / "run.txt").write_text(trec_run(run))
+    (tmp_path / "run.txt").write_text(trec_run(run, ties=ties, gold=gold))
     (tmp_path / "gold.txt").write_text(trec_gold(gold))
     with open(tmp_path / "run.txt") as run_file, open(tmp_path / "gold.txt") as gold_file:
         their_run, their_gold = pytrec_eval.parse_run(run_file), pytrec_eval.parse_qrel(gold_file)
@@ -119,7 +120,7 @@ def test_trec_eval_agrees_on_the_files_we_write_also_with_ties(tmp_path):
     measures = {"success.1,5,10", "recall.10,100", "ndcg_cut.10"}
     theirs = pytrec_eval.RelevanceEvaluator(their_gold, measures).evaluate(their_run)
     ranks = pytrec_eval.RelevanceEvaluator(their_gold, {"recip_rank"}).evaluate(top)
-    ours = score_run(run, gold)
+    ours = score_run(run, gold, ties=ties)
     names = {"P@1": "success_1", "P@5": "success_5", "P@10": "success_10", "recall@10": "recall_10"}
     names |= {"recall@100": "recall_100", "nDCG@10": "ndcg_cut_10"}
     for row, question in enumerate(ours.questions):
