@@ -36,10 +36,8 @@ def publish(folder: Path, index: Path, table: Path, search: dict[str, Any]) -> N
 
     `search` says how this folder is searched ({"formula": BM25's} or {"search": of a dense index}); the index knows of none.
     """
-    if (folder / "index.json").is_file():
-        there, coming = (json.loads((path / "index.json").read_text())["shards"] for path in (folder, index))
-        if len(there) > len(coming):
-            raise InputError(f"{folder} holds documents that were added to it; delete it first, or give the run another name")
+    if (folder / "index.json").is_file() and len(_tables(folder)) > 1:
+        raise InputError(f"{folder} holds documents that were added to it; delete it first, or give the run another name")
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(beside, ignore_errors=True)
     for source, target in ((index, beside), (table, beside / "texts-00000")):
@@ -54,6 +52,12 @@ def publish(folder: Path, index: Path, table: Path, search: dict[str, Any]) -> N
     put_in_force(beside, json.loads((beside / "index.json").read_text()) | search)
     shutil.rmtree(folder, ignore_errors=True)
     beside.rename(folder)
+
+
+def _tables(folder: Path) -> list[Path]:
+    """The texts in force: of the corpus, then of each addition. A table has the number of its first shard."""
+    in_force = len(json.loads((folder / "index.json").read_text())["shards"])
+    return sorted(path for path in folder.glob("texts-?????") if int(path.name[-5:]) < in_force)
 
 
 def _kind(folder: Path) -> str:
@@ -71,9 +75,7 @@ class Searcher:
         if not (self.folder / "index.json").is_file() and (self.folder / "index" / "index.json").is_file():
             self.folder = self.folder / "index"  # a run
         self.kind = _kind(self.folder)
-        in_force = len(json.loads((self.folder / "index.json").read_text())["shards"])
-        tables = sorted(self.folder.glob("texts-?????"))  # of the corpus, then one for each shard that was added
-        self.tables = [SentenceTable(path) for path in tables if int(path.name[-5:]) < in_force]
+        self.tables = [SentenceTable(path) for path in _tables(self.folder)]
         self._index: Any
         if self.kind == "dense":
             from raydist.retriever.index import DenseIndex

@@ -57,8 +57,12 @@ def test_what_stands_in_the_folder_is_found_and_what_is_added_too(sentences, tmp
     assert json.loads((tmp_path / "built" / "index.json").read_text()) == before  # linked, and not written through
     with pytest.raises(InputError, match="in the index already, 'new#000' for one"):
         add_sentences(folder, more)
-    with pytest.raises(InputError, match="holds documents that were added to it"):
-        publish(folder, tmp_path / "built", tmp_path / "table", {})
+    ids, texts = (sentences[name].to_pylist() for name in ("sentence_id", "text"))
+    for shards in (1, 2, 3):  # as many as before, as there are now, and more
+        bm25.build_index(tmp_path / "built", ids, texts, shards)
+        with pytest.raises(InputError, match="holds documents that were added to it"):
+            publish(folder, tmp_path / "built", tmp_path / "table", {})
+    assert len(Searcher(folder).search(["lighthouse"], 1)[0]) == 1
 
 
 def test_a_dense_folder_is_searched_as_it_says_also_after_an_addition(sentences, tmp_path, monkeypatch):
