@@ -387,7 +387,7 @@ class RetrieverConfig(Section):
     temperature: float = Field(1.0, gt=0)  # kl: divides the scores of both, of encoder and cross-encoder
     mask_known_positives: bool = True
     bucket_by_length: bool = True
-    chunk_rows: int | None = Field(None, ge=1)  # texts embedded at once; None: all of a batch
+    chunk_rows: int | None = Field(None, ge=1)  # texts embedded at once; None: all of a batch, 16 if cached
     cached: bool = False  # two passes, so that only one chunk's activations are in memory
     variants: list[Literal["gold", "gold_silver"]] = ["gold", "gold_silver"]  # trained beside it, to compare with
     search_depth: int = Field(100, ge=1)  # of an evaluation's ranked lists

@@ -19,12 +19,16 @@ from torch.utils.checkpoint import checkpoint
 
 from raydist.objectives.pairs import Tokens
 
+CHUNK_ROWS = 16  # of a cached batch, where no number is asked for: in one chunk it would save nothing
+
 
 def embed_in_chunks(embed: Callable[[Tokens], Tensor], tokens: Tokens, *, chunk_rows: int | None, cached: bool) -> Tensor:
-    """The vectors of all rows, in their order. Rows of like length share a chunk, padded to its longest; None: one chunk."""
+    """The vectors of all rows, in their order. Rows of like length share a chunk, padded to its longest; None: one chunk,
+    or with ``cached`` chunks of CHUNK_ROWS.
+    """
     order = tokens.attention_BT.sum(1).argsort(descending=True, stable=True)
     vectors = []
-    for rows in order.split(chunk_rows or max(1, len(order))):
+    for rows in order.split(chunk_rows or (CHUNK_ROWS if cached else max(1, len(order)))):
         chunk = tokens.take(rows)
         if cached:
             # plain tensors: that is where checkpoint looks for the devices whose random state it keeps

@@ -11,10 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from raydist.models import model_folder
 from raydist.objectives.base import world_size
+from raydist.objectives.pairs import Tokens
 from raydist.objectives.ranking import Ranking
 from raydist.retriever.dual_encoder import load_dual_encoder
 from raydist.retriever.rows import Negative, PairRows, tokenize_pairs
 from raydist.storage import encode_table
+from raydist.training.cached import embed_in_chunks
 from raydist.training.loop import NonFiniteLoss, seed_step, total_loss, train_step, training_steps
 from raydist.training.tasks import RetrieverTask
 
@@ -93,6 +95,19 @@ def test_between_the_passes_no_activations_are_kept():
             task(batch)
         kept.append(sum(sizes))
     assert kept[1] < 0.1 * kept[0]
+
+
+@pytest.mark.parametrize(("cached", "seen"), [(True, [16, 16, 8]), (False, [40])])
+def test_a_cached_batch_is_never_one_chunk_by_default(cached, seen):
+    tokens = Tokens(torch.ones(40, 3, dtype=torch.long), torch.ones(40, 3, dtype=torch.bool), None)
+    sizes: list[int] = []
+
+    def embed(chunk: Tokens) -> torch.Tensor:
+        sizes.append(len(chunk))
+        return chunk.ids_BT.float()
+
+    assert embed_in_chunks(embed, tokens, chunk_rows=None, cached=cached).shape == (40, 3)
+    assert sizes == seen
 
 
 def one_rank(rank: int) -> dict:
