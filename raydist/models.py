@@ -22,10 +22,14 @@ TINY_SHAPE = {
     "max_position_embeddings": 512,
 }
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"]
+TOWERS = ("query", "answer")  # folders of a dual encoder whose towers are separate
 
 
-def model_folder(name: str, revision: str | None = None) -> Path:
-    """The local folder of a model's files; an InputError says what can be had where this one cannot."""
+def model_folder(name: str, revision: str | None = None, *, towers: bool = False) -> Path:
+    """The local folder of a model's files; an InputError says what can be had where this one cannot.
+
+    With `towers` it may hold two of them, as a retriever does that was trained with separate ones (`tower_folder`).
+    """
     if name == "builtin:tiny":
         return _tiny_folder()
     if name == "builtin:minilm":
@@ -36,17 +40,22 @@ def model_folder(name: str, revision: str | None = None) -> Path:
         raise InputError(f"model {name!r} is not built in; there are builtin:tiny, builtin:minilm and builtin:minilm_new")
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return _checked(folder)
+        return _checked(folder, towers)
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"model {name!r}: no such folder; {_what_there_is()}")
-    return _checked(_fetch(name, revision))
+    return _checked(_fetch(name, revision), towers)
 
 
 def open_model(where: Mapping[str, Any]) -> Path:
-    """A model's folder on this node: {name, revision}, or {storage, folder} for one that a run made."""
+    """A model's folder on this node: {name, revision}, or {storage, folder} for one that a run made. It may hold two towers."""
     if "storage" in where:
         return Storage(where["storage"]).local_copy(where["folder"])
-    return model_folder(where["name"], where.get("revision"))
+    return model_folder(where["name"], where.get("revision"), towers=True)
+
+
+def tower_folder(folder: Path, tower: str) -> Path:
+    """The folder of one tower, where an encoder has two; else the encoder's own."""
+    return folder / tower if (folder / tower / "config.json").is_file() else folder
 
 
 def load_pretrained(
@@ -75,7 +84,20 @@ def load_pretrained(
             raise InputError(f"{folder}: cannot be opened with {auto_class.__name__}: {why}") from None
 
 
-def _checked(folder: Path) -> Path:
+def _checked(folder: Path, towers: bool) -> Path:
+    has_two = all((folder / tower / "config.json").is_file() for tower in TOWERS)
+    if has_two and towers:
+        for tower in TOWERS:
+            _check_files(folder / tower)
+        return folder
+    if has_two and not (folder / "config.json").is_file():
+        folders = " or ".join(str(folder / tower) for tower in TOWERS)
+        raise InputError(f"model folder {folder} holds two towers of a retriever, and one model is wanted here: take {folders}")
+    _check_files(folder)
+    return folder
+
+
+def _check_files(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise InputError(f"model folder {folder} has no config.json; it should be in the Hugging Face layout")
     try:
@@ -88,7 +110,6 @@ def _checked(folder: Path) -> Path:
         others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".h5", ".msgpack", ".onnx"))
         seen = f"only {', '.join(others)}, which are not read because such files can run code" if others else "no weights"
         raise InputError(f"model folder {folder} has {seen}; save it once with save_pretrained(..., safe_serialization=True)")
-    return folder
 
 
 def _fetch(name: str, revision: str | None) -> Path:

@@ -5,7 +5,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from raydist.errors import InputError
-from raydist.models import model_folder
+from raydist.models import model_folder, open_model, tower_folder
 
 
 def test_the_new_minilm_has_the_shape_and_the_words_of_the_trained_one_and_other_weights(tmp_path, monkeypatch):
@@ -56,3 +56,17 @@ def test_a_config_that_was_cut_off_is_told_before_anything_is_read(tmp_path, con
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(InputError, match=r"config\.json is no JSON object; copy or download it again"):
         model_folder(str(tmp_path))
+
+
+def test_two_towers_are_taken_where_an_encoder_is_wanted_and_refused_by_name_elsewhere(tmp_path):
+    for tower in ("query", "answer"):
+        (tmp_path / tower).mkdir()
+        (tmp_path / tower / "config.json").write_text("{}")
+        (tmp_path / tower / "model.safetensors").touch()
+    assert model_folder(str(tmp_path), towers=True) == open_model({"name": str(tmp_path)}) == tmp_path
+    assert tower_folder(tmp_path, "answer") == tmp_path / "answer"
+    with pytest.raises(InputError, match=f"holds two towers.*take {tmp_path}/query or {tmp_path}/answer"):
+        model_folder(str(tmp_path))
+    (tmp_path / "answer" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=f"{tmp_path}/answer has no weights"):
+        model_folder(str(tmp_path), towers=True)

@@ -103,7 +103,8 @@ class Run:
     def model_folder(self) -> Path:
         from raydist.models import model_folder
 
-        return model_folder(self.config.model.name, self.config.model.revision)
+        may_have_two = self.config.task == "retriever" and self.config.retriever.towers != "shared"
+        return model_folder(self.config.model.name, self.config.model.revision, towers=may_have_two)
 
     def begin(self) -> None:
         """Write the resolved config, unless a trained run has its own; remember the stages that earlier commands used."""

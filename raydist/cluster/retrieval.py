@@ -27,7 +27,7 @@ from raydist.config import CORPUS_COLUMNS, Config, CorpusSource, flatten, overri
 from raydist.corpus.readers import language_of
 from raydist.errors import InputError
 from raydist.mining import parts as make
-from raydist.models import open_model
+from raydist.models import TOWERS, open_model, tower_folder
 from raydist.progress import say
 from raydist.records import rejected_table
 from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
@@ -202,7 +202,7 @@ def named_encoder(run: Run, name: str, pooling: str, context: bool, revision: st
     given = run.config.retriever
     lengths = {"question": given.max_question_length, "answer": given.max_answer_length}
     where = {"name": name, "revision": revision}
-    return Encoder(where, folder_digest(model_folder(name, revision)), pooling, context, lengths)
+    return Encoder(where, folder_digest(model_folder(name, revision, towers=True)), pooling, context, lengths)
 
 
 def own_encoder(run: Run) -> Encoder:
@@ -272,8 +272,6 @@ def index_dense(run: Run, corpus: Corpus, encoder: Encoder) -> Made:
 def encoder_units(encoder: Encoder) -> int:
     """How long its vectors are, without its weights."""
     from transformers import AutoConfig
-
-    from raydist.retriever.encode import tower_folder
 
     return AutoConfig.from_pretrained(tower_folder(open_model(encoder.where), "answer")).hidden_size
 
@@ -588,7 +586,10 @@ def train_retriever(run: Run, corpus: Corpus, cross_encoder: Run, silver: Made, 
         "weighting": weighting,
         "negatives": negatives,
     }
-    identity = {"version": PAIR_ROWS_VERSION, "tokenizer": tokenizer_digest(run.model_folder), **kwargs}
+    tokenizers = {tokenizer_digest(tower_folder(run.model_folder, tower)) for tower in TOWERS}
+    if len(tokenizers) > 1:
+        raise InputError(f"{run.model_folder}: its towers have two tokenizers, and training takes one: save the same in both")
+    identity = {"version": PAIR_ROWS_VERSION, "tokenizer": tokenizers.pop(), **kwargs}
     inputs = {} if weighting == "gold" and not mining.hard_negatives else {"silver": silver}
     if given.loss != "softmax":
         inputs["gold_scores"] = score(run, cross_encoder, corpus, None, "gold_scores", plain=True)
@@ -616,6 +617,7 @@ def run_retrieval(run: Run, *, fresh: bool = False) -> None:
 
 def build_retriever(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[Run, dict[str, Run]]:
     """Cross-encoder, mining and dual encoders; the runs of these by method. All that are compared learn from the same pairs."""
+    _ = run.model_folder  # a wrong name is told before anything is trained
     if fresh:
         run.folder.delete("metrics.json")
     cross_encoder, silver, rounds = mine_rounds(run, corpus, fresh=fresh)

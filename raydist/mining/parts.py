@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from raydist.corpus.passages import PASSAGE_SCHEMA, SENTENCE_SCHEMA, OpenSet, RetrievalSet, count_duplicates, duplicate_keys
 from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
-from raydist.models import open_model
+from raydist.models import open_model, tower_folder
 from raydist.records import SCORED_SCHEMA, SILVER_SCHEMA, rejected_table
 from raydist.storage import Storage, fetch, read_between, read_parquet, read_rows
 
@@ -400,7 +400,7 @@ def pair_rows_part_maker(
     from raydist.mining.silver import training_pairs, with_texts
     from raydist.retriever.rows import Negative, tokenize_pairs
 
-    tokenizer = AutoTokenizer.from_pretrained(open_model(model))
+    tokenizer = AutoTokenizer.from_pretrained(tower_folder(open_model(model), "query"))
 
     def make(spec: dict) -> Made:
         table, questions = open_sentences(spec["sentences"]), read_questions(spec)

@@ -19,13 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raydist.errors import InputError
-from raydist.models import load_pretrained
+from raydist.models import TOWERS, load_pretrained
 from raydist.objectives.base import masked_mean
 from raydist.objectives.pairs import Tokens
 from raydist.packed import Pooling
 from raydist.retriever.pooling import KNOWN_MODULES, resolve_pooling
-
-TOWERS = ("query", "answer")  # folders of separate towers
 
 
 class DualEncoder(nn.Module):

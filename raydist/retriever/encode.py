@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from raydist.errors import InputError
-from raydist.models import model_folder, open_model
+from raydist.models import model_folder, open_model, tower_folder
 from raydist.packed import PackedEncoder, load_for_inference
 from raydist.retriever.pooling import resolve_pooling
 from raydist.retriever.rows import tokenize_texts
@@ -63,8 +63,3 @@ class TextEncoder:
 def open_encoder(where: Mapping[str, Any], tower: str, **settings: Any) -> TextEncoder:
     """The encoder that is there (``open_model``), or its ``query`` or ``answer`` tower where it has two."""
     return TextEncoder(tower_folder(open_model(where), tower), **settings)
-
-
-def tower_folder(folder: Path, tower: str) -> Path:
-    """The folder of one tower, where an encoder has two."""
-    return folder / tower if (folder / tower / "config.json").is_file() else folder

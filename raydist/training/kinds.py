@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from raydist.config import Config
-from raydist.models import model_folder
+from raydist.models import model_folder, tower_folder
 from raydist.objectives.base import world_size
 from raydist.objectives.ranking import CrossEntropy, Ranking
 from raydist.reader.features import text_hash
@@ -34,8 +34,9 @@ class Kind(ABC):
         from transformers import AutoTokenizer
 
         self.config, self.sets, self.rank, self.ranks = config, sets, rank, ranks
-        self.folder = model_folder(config.model.name, config.model.revision)
-        self.pad_id = AutoTokenizer.from_pretrained(self.folder).pad_token_id
+        self.folder = model_folder(config.model.name, config.model.revision, towers=config.task == "retriever")
+        self.tokenizer_folder = tower_folder(self.folder, "query")
+        self.pad_id = AutoTokenizer.from_pretrained(self.tokenizer_folder).pad_token_id
 
     @abstractmethod
     def build_task(self, steps_per_epoch: int) -> Any:
@@ -266,4 +267,4 @@ class RetrieverKind(Kind):
     def save(self, task: RetrieverTask, folder: Path) -> None:
         given = self.config.retriever
         lengths = {"max_question_length": given.max_question_length, "max_answer_length": given.max_answer_length}
-        task.encoder.save(folder, self.folder, **lengths)
+        task.encoder.save(folder, self.tokenizer_folder, **lengths)

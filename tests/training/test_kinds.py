@@ -14,6 +14,15 @@ from raydist.storage import encode_table
 from raydist.training.kinds import ReaderKind, RetrieverKind
 
 
+def retriever_kind(folder, changes: dict) -> RetrieverKind:
+    """A retriever's, on one row."""
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
+    table = tokenize_pairs(tokenizer, ["Who?"], ["He."], question_keys=[1], bag_keys=[3], positives=[[3]])
+    (folder / "part.arrow").write_bytes(encode_table(table, "arrow", {}))
+    config = override(Config(), {"task": "retriever", "model.name": "builtin:tiny", "mining.hard_negatives": 1} | changes)
+    return RetrieverKind(config, {"train": {"rows_folder": str(folder), "parts": ["part.arrow"]}}, 0, 1)
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -23,17 +32,24 @@ from raydist.training.kinds import ReaderKind, RetrieverKind
     ],
 )
 def test_the_loss_of_a_retriever_is_the_configs(tmp_path, given):
-    tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
-    keys = {"question_keys": [1], "bag_keys": [3], "positives": [[3]]}
-    table = tokenize_pairs(tokenizer, ["Who?"], ["He."], **keys)
-    (tmp_path / "part.arrow").write_bytes(encode_table(table, "arrow", {}))
-    changes = {"task": "retriever", "model.name": "builtin:tiny", "mining.hard_negatives": 1}
-    config = override(Config(), changes | {f"retriever.{key}": value for key, value in given.items()})
-    kind = RetrieverKind(config, {"train": {"rows_folder": str(tmp_path), "parts": ["part.arrow"]}}, 0, 1)
-    loss = kind.build_task(1).objective
+    kind = retriever_kind(tmp_path, {f"retriever.{key}": value for key, value in given.items()})
+    loss, config = kind.build_task(1).objective, kind.config
     wanted = {name: getattr(config.retriever, name) for name in inspect.signature(Ranking).parameters}
     assert {name: getattr(loss, name) for name in wanted} == wanted
     assert wanted.items() >= given.items()
+
+
+def test_a_retriever_of_two_towers_is_trained_further(tmp_path):
+    first = retriever_kind(tmp_path, {"retriever.towers": "separate"})
+    encoder = first.build_task(1)
+    first.save(encoder, tmp_path / "first")
+    second = retriever_kind(tmp_path, {"model.name": str(tmp_path / "first")})
+    assert second.pad_id == first.pad_id
+    task = second.build_task(1)
+    assert not task.encoder.is_shared
+    second.save(task, tmp_path / "second")
+    for name in ("query/model.safetensors", "answer/model.safetensors", "answer/tokenizer.json"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
 
 
 @pytest.mark.parametrize(
