@@ -239,12 +239,13 @@ def index_bm25(run: Run, corpus: Corpus) -> Made:
 
 def index_dense(run: Run, corpus: Corpus, encoder: Encoder) -> Made:
     """Vectors of all sentences of a corpus."""
+    from raydist.retriever.encode import ENCODE_ROWS
     from raydist.retriever.index import DenseSettings, estimate_bytes, publish_index
 
     given, rows = run.config.index, corpus.num_sentences
     settings = given.dense_settings()
     identity = {"version": VERSION, "sentences": corpus.sentences.stage.fingerprint, "encoder": encoder.identity}
-    shard_rows = -(-given.shard_rows // make.ENCODE_ROWS) * make.ENCODE_ROWS
+    shard_rows = -(-given.shard_rows // ENCODE_ROWS) * ENCODE_ROWS
     identity |= {"settings": settings, "shard_rows": shard_rows}
     stage = Stage(run.storage, "vectors", identity)
     work = Work(stage, _shards(corpus, stage, shard_rows), f"dense index of {corpus.name}")

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,9 @@ from raydist.models import open_model, tower_folder
 from raydist.records import SCORED_SCHEMA, SILVER_SCHEMA, rejected_table
 from raydist.storage import Storage, fetch, read_between, read_parquet, read_rows
 
-ENCODE_ROWS = 128  # encoded together: how a vector rounds depends on its neighbours, so these must not depend on shards
+if TYPE_CHECKING:
+    from raydist.retriever.encode import TextEncoder
+
 ROW_GROUP = 4096  # of a set's tables: a block reads the groups that its questions are in, and no other
 Made = dict[str, Any]  # part: the table; beside: other tables of the part; info: plain values; row_group: rows
 
@@ -217,15 +219,12 @@ def dense_shard_part_maker(
     """Some rows of a sentence table -> their vectors, a shard of a dense index."""
     from raydist.retriever.index import DenseSettings, build_shard
 
-    texts_to_vectors = _text_encoder(model, encoder, threads, "answer")
+    tower = _text_encoder(model, encoder, threads, "answer")
 
     def make(spec: dict) -> Made:
         table = open_sentences(spec["sentences"])
         rows = np.arange(spec["first"], spec["last"])
-        blocks = [rows[at : at + ENCODE_ROWS] for at in range(0, len(rows), ENCODE_ROWS)]
-        vectors = np.concatenate(
-            [texts_to_vectors(table.texts(block).to_pylist(), _contexts(table, block) if context else None) for block in blocks]
-        )
+        vectors = tower.encode_sentences(table, rows, context=context)
         ids = table.ids(rows).to_pylist()
         build_into(spec["stage"], spec["name"], lambda folder: build_shard(folder, ids, vectors, DenseSettings(**settings)))
         return {"part": pa.table({"rows": [len(rows)]})}
@@ -233,13 +232,13 @@ def dense_shard_part_maker(
     return make
 
 
-def _text_encoder(model: dict, encoder: dict[str, Any], threads: int, tower: str) -> Callable[..., np.ndarray]:
+def _text_encoder(model: dict, encoder: dict[str, Any], threads: int, tower: str) -> TextEncoder:
     import torch
 
     from raydist.retriever.encode import open_encoder
 
     torch.set_num_threads(threads)
-    return open_encoder(model, tower, **encoder).encode
+    return open_encoder(model, tower, **encoder)
 
 
 def bm25_hits_part_maker(*, k: int, threads: int, formula: dict[str, Any]) -> Callable[[dict], Made]:
@@ -266,7 +265,7 @@ def dense_hits_part_maker(
     from raydist.mining.candidates import hit_table
     from raydist.retriever.index import DenseIndex, DenseSearch
 
-    texts_to_vectors = _text_encoder(model, encoder, threads, "query")
+    tower = _text_encoder(model, encoder, threads, "query")
 
     @lru_cache(maxsize=2)
     def opened(uri: str) -> DenseIndex:
@@ -274,7 +273,7 @@ def dense_hits_part_maker(
 
     def make(spec: dict) -> Made:
         questions, index = read_questions(spec), opened(spec["index"])
-        hits = index.search(texts_to_vectors(questions["text"].to_pylist()), k)
+        hits = index.search(tower.encode(questions["text"].to_pylist()), k)
         return {"part": hit_table(questions["question_id"].to_pylist(), hits.rows, hits.scores, index.sentence_ids)}
 
     return make

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from raydist.corpus.sentences import SentenceTable
 from raydist.errors import InputError
 from raydist.models import model_folder, open_model, tower_folder
 from raydist.packed import PackedEncoder, load_for_inference
 from raydist.retriever.pooling import resolve_pooling
 from raydist.retriever.rows import tokenize_texts
+
+ENCODE_ROWS = 128  # encoded together: how a vector rounds depends on its neighbours, so these must not depend on shards
 
 
 class TextEncoder:
@@ -57,6 +60,15 @@ class TextEncoder:
         bad = np.flatnonzero(~np.isfinite(vectors).all(1))
         if len(bad):
             raise InputError(f"{self.folder} gives {len(bad)} texts vectors that are not finite; one is {texts[bad[0]][:80]!r}")
+        return vectors
+
+    def encode_sentences(self, table: SentenceTable, rows: np.ndarray, *, context: bool) -> np.ndarray:
+        """The vectors of some sentences, of each with its paragraph where ``context`` says so; in memory once."""
+        vectors = np.empty((len(rows), self.dimension), np.float32)
+        for first in range(0, len(rows), ENCODE_ROWS):
+            block = rows[first : first + ENCODE_ROWS]
+            around = [text or "" for text in table.passage_texts(block).to_pylist()] if context else None
+            vectors[first : first + len(block)] = self.encode(table.texts(block).to_pylist(), around)
         return vectors
 
 

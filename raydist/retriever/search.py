@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,9 @@ from raydist.errors import InputError
 from raydist.models import open_model
 from raydist.shards import put_in_force
 from raydist.storage import folder_digest
+
+if TYPE_CHECKING:
+    from raydist.retriever.encode import TextEncoder
 
 
 class Hit(NamedTuple):
@@ -81,7 +84,7 @@ class Searcher:
             from raydist.retriever.index import DenseIndex
 
             self._index = DenseIndex.open(self.folder)
-            self._encode = _encoder(self._index.encoder, "query", "question")
+            self._encode = _encoder(self._index.encoder, "query", "question").encode
         else:
             from raydist.mining.bm25 import Index
 
@@ -104,14 +107,14 @@ class Searcher:
         return ""
 
 
-def _encoder(about: dict[str, Any], tower: str, length: str) -> Any:
-    """What made the vectors, as a function from texts (and paragraphs) to vectors."""
+def _encoder(about: dict[str, Any], tower: str, length: str) -> TextEncoder:
+    """What made the vectors."""
     from raydist.retriever.encode import open_encoder
 
     folder = open_model(about["where"])
     if folder_digest(folder) != about["model"]:
         raise InputError(f"the model in {folder} is not the one that made this index; index anew with `raydist index`")
-    return open_encoder(about["where"], tower, pooling=about["pooling"], max_length=about["lengths"].get(length)).encode
+    return open_encoder(about["where"], tower, pooling=about["pooling"], max_length=about["lengths"].get(length))
 
 
 def _already(ids: pa.ChunkedArray, table: SentenceTable) -> list[str]:
@@ -128,17 +131,17 @@ def add_sentences(folder: Path | str, sentences: pa.Table, passages: Iterable[pa
         raise InputError(f"{len(known)} of these sentences are in the index already, {known[0]!r} for one; leave them out")
     table = build_sentence_table(folder / f"texts-{shards:05d}", [sentences], passages)  # seen when its shard is in force
     rows = np.arange(len(table))
-    ids, texts = table.ids(rows).to_pylist(), table.texts(rows).to_pylist()
+    ids = table.ids(rows).to_pylist()
     if searcher.kind == "bm25":
         from raydist.mining.bm25 import add_rows
 
-        add_rows(folder, ids, texts)
+        add_rows(folder, ids, table.texts(rows).to_pylist())
         return len(ids)
     from raydist.retriever.index import build_shard, publish_index
 
     facts = json.loads((folder / "index.json").read_text())
-    contexts = [text or "" for text in table.passage_texts(rows).to_pylist()] if facts["encoder"]["context"] else None
-    vectors = _encoder(facts["encoder"], "answer", "answer")(texts, contexts)
+    encoder = _encoder(facts["encoder"], "answer", "answer")
+    vectors = encoder.encode_sentences(table, rows, context=facts["encoder"]["context"])
     name = f"shard-{len(facts['shards']):05d}"
     build_shard(folder / name, ids, vectors, searcher._index.settings)
     publish_index(folder, [*facts["shards"], name], facts["encoder"])

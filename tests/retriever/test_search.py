@@ -4,14 +4,16 @@ import json
 
 import pyarrow as pa
 import pytest
+import torch
 
 from raydist.corpus.passages import PASSAGE_SCHEMA, cut_passages, open_additions, split_sentences
 from raydist.corpus.sentences import build_sentence_table
 from raydist.errors import InputError
 from raydist.mining import bm25
+from raydist.mining.parts import dense_shard_part_maker
 from raydist.models import model_folder
 from raydist.retriever import index as dense
-from raydist.retriever.encode import TextEncoder
+from raydist.retriever.encode import ENCODE_ROWS, TextEncoder
 from raydist.retriever.search import Searcher, add_sentences, publish
 from raydist.storage import folder_digest
 
@@ -78,6 +80,28 @@ def test_a_dense_folder_is_searched_as_it_says_also_after_an_addition(sentences,
             assert add_sentences(folder, cut_passages(passages(new="Zyxquor built a lighthouse."))) == 1
     assert found.search(["Zyxquor built a lighthouse."], 1)[0][0].sentence_id == "new#000"
     assert list(found._index._faiss) == [0]  # the addition is small, and searched exactly
+
+
+def test_what_is_added_gets_the_vectors_that_a_shard_of_it_would_have(sentences, tmp_path, monkeypatch):
+    folder = published(tmp_path, sentences, dense.DenseSettings(), {})
+    more = cut_passages(passages(**{f"e{n:03d}": f"The lighthouse {n} is {'very ' * (n % 9)}old." for n in range(300)}))
+    together, encode = [], TextEncoder.encode
+    monkeypatch.setattr(
+        TextEncoder, "encode", lambda self, texts, around=None: together.append(len(texts)) or encode(self, texts, around)
+    )
+    assert add_sentences(folder, more) == 300
+    assert max(together) == ENCODE_ROWS
+    (tmp_path / "added").mkdir()
+    (tmp_path / "added" / "table").symlink_to(folder / "texts-00001")
+    make = dense_shard_part_maker(
+        model=TINY,
+        encoder={"pooling": "auto", "max_length": 32},
+        context=False,
+        threads=torch.get_num_threads(),
+        settings={"kind": "flat"},
+    )
+    make({"sentences": str(tmp_path / "added"), "first": 0, "last": 300, "stage": str(tmp_path), "name": "shard"})
+    assert (folder / "shard-00001" / "vectors.npy").read_bytes() == (tmp_path / "shard" / "vectors.npy").read_bytes()
 
 
 def test_another_model_in_the_place_of_the_one_that_made_the_vectors_is_named(sentences, tmp_path):
