@@ -474,12 +474,14 @@ class EvaluateConfig(Section):
 
 
 class ClusterConfig(Section):
-    """Where the work runs. Nothing here changes a result, but for dropout, which is drawn per worker, and rounding."""
+    """Where the work runs. Nothing here changes a result, but for dropout, which is drawn per worker, and rounding: sums depend
+    on train workers and on threads. With threads_per_worker set, the number of actors changes no bit.
+    """
 
     address: str | None = None  # a running cluster; None: RAY_ADDRESS, else a local one
     local_cpus: int | None = Field(None, ge=1)  # logical CPUs of a local cluster; None: enough for workers and Ray Data
     workers: Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = 1
-    threads_per_worker: int | None = Field(None, ge=1)  # None: this machine's cores divided among the workers
+    threads_per_worker: int | None = Field(None, ge=1)  # or actor; None: this machine's cores divided among them
     gpus_per_worker: float = Field(0, ge=0)
     actors: int = Field(1, ge=1)  # model replicas of a Ray Data stage
     max_failures: int = Field(3, ge=-1)  # of train workers, before the run gives up; -1: never

@@ -4,9 +4,10 @@
     what both find -> candidates -> scores -> silver pairs -> dual encoder -> index -> ranked lists -> P@N, MRR
 
 A block is `mining.part_questions` questions: the unit of work of every stage between questions and pairs. What a block holds
-depends on the questions alone, so results do not depend on workers or nodes. The driver sees counts, and no texts. What grows
-with the corpus: the sentence table and the indexes, all mapped; with the questions: one file of hits, candidates and scores per
-block. A cross-encoder and the dual encoders it is compared with are runs of their own beside the main one.
+depends on the questions alone, so results do not depend on workers or nodes (the last bits of a model's do on the threads of an
+actor, which `cluster.threads_per_worker` fixes). The driver sees counts, and no texts. What grows with the corpus: the sentence
+table and the indexes, all mapped; with the questions: one file of hits, candidates and scores per block. A cross-encoder and
+the dual encoders it is compared with are runs of their own beside the main one.
 """
 
 from __future__ import annotations
