@@ -698,7 +698,7 @@ def evaluate_retrieval(run: Run, cross_encoder: Run | None, variants: dict[str, 
         lists = _untrained_lists(run, corpus)
         for method, encoder in {method: trained_encoder(other) for method, other in variants.items()}.items():
             lists[method] = search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)
-        ranked = {method: _ranked(made) for method, made in lists.items()}
+        ranked = {method: map(_ranked, _tables(made)) for method, made in lists.items()}
         if cross_encoder and given.rerank and "gold_silver_weighted" in lists:
             ranked["reranked"] = _rerank(run, cross_encoder, corpus, lists["gold_silver_weighted"], given.rerank)
         _score_lists(run, corpus, ranked)
@@ -712,45 +712,55 @@ def _untrained_lists(run: Run, corpus: Corpus) -> dict[str, Made]:
     return {"bm25": bm25, "untrained": search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)}
 
 
-def _ranked(made: Made) -> dict[str, list[tuple[str, float]]]:
-    """Ranked lists by question."""
-    lists: dict[str, list[tuple[str, float]]] = {}
-    for table in _tables(made):
-        columns = (table[name].to_pylist() for name in ("question_id", "sentence_id", "score"))
-        for question, sentence, value in zip(*columns):
-            lists.setdefault(question, []).append((sentence, value))
+Ranked = dict[str, list[tuple[str, float]]]  # (sentence, score) by question, of one block
+
+
+def _ranked(table: pa.Table, by: str = "score") -> Ranked:
+    lists: Ranked = {}
+    for question, sentence, value in zip(*(table[name].to_pylist() for name in ("question_id", "sentence_id", by))):
+        lists.setdefault(question, []).append((sentence, value))
     return lists
 
 
-def _rerank(run: Run, cross_encoder: Run, corpus: Corpus, hits: Made, depth: int) -> dict[str, list[tuple[str, float]]]:
-    """The first `depth` of each list in the cross-encoder's order, then the rest in theirs."""
+def _rerank(run: Run, cross_encoder: Run, corpus: Corpus, hits: Made, depth: int) -> Iterator[Ranked]:
+    """The first `depth` of each list in the cross-encoder's order, then the rest in theirs; block by block."""
     top = _over_blocks(
         run, corpus, "top_hits", {"version": VERSION, "depth": depth}, make.top_hits_part_maker, {"depth": depth},
         inputs={"hits": hits},
     )  # fmt: skip
     scored = score(run, cross_encoder, corpus, top, "rerank_scores", plain=True)
-    lists: dict[str, list[tuple[str, float]]] = {}
-    for table in _tables(scored):
-        columns = (table[name].to_pylist() for name in ("question_id", "sentence_id", "logit"))
-        for question, sentence, logit in zip(*columns):
-            lists.setdefault(question, []).append((sentence, logit))
-    for question, rest in _ranked(hits).items():
-        lowest = min((logit for _, logit in lists.get(question, [])), default=0.0)
-        later = [(sentence, lowest - place) for place, (sentence, _) in enumerate(rest[depth:], 1)]
-        lists[question] = lists.get(question, []) + later
-    return lists
+
+    def joined(first: Ranked, lists: Ranked) -> Ranked:
+        for question, rest in lists.items():
+            lowest = min((logit for _, logit in first.get(question, [])), default=0.0)
+            later = [(sentence, lowest - place) for place, (sentence, _) in enumerate(rest[depth:], 1)]
+            first[question] = first.get(question, []) + later
+        return first
+
+    return (joined(_ranked(first, "logit"), _ranked(lists)) for first, lists in zip(_tables(scored), _tables(hits)))
 
 
-def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, dict[str, list[tuple[str, float]]]]) -> None:
+def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, Iterator[Ranked]]) -> None:
+    """One method after the other, one block of questions at a time; what stays is a value for each question."""
     from raydist.reader.significance import bootstrap_interval
-    from raydist.retriever.metrics import gold_of, score_run, trec_gold, trec_run
+    from raydist.retriever.metrics import gold_of, join_scores, score_run, trec_gold, trec_run
 
-    gold_table = corpus.read("gold")
-    gold = gold_of(*(gold_table[name].to_pylist() for name in ("question_id", "sentence_id", "relevance")))
+    ties = run.config.evaluate.ties
+    tables = [make.read_gold(block, make.read_questions(block)) for block in corpus.blocks()]
+
+    def gold_blocks() -> Iterator[dict[str, dict[str, int]]]:
+        for table in tables:
+            yield gold_of(*(table[name].to_pylist() for name in ("question_id", "sentence_id", "relevance")))
+
     found: dict[str, Any] = {}
     rows = []
-    for method, lists in ranked.items():
-        scores = score_run(lists, gold, ties=run.config.evaluate.ties)
+    for method, blocks in ranked.items():
+        with run.folder.writing(f"ranked/{corpus.name}.{method}.trec") as file:
+            parts = []
+            for lists, gold in zip(blocks, gold_blocks(), strict=True):
+                parts.append(score_run(lists, gold, ties=ties))
+                file.write(trec_run(lists, ties=ties, gold=gold).encode())
+        scores = join_scores(parts)
         means = scores.means()
         for metric, value in means.items():
             key = f"retrieval.{corpus.name}.{method}.{metric}"
@@ -759,11 +769,12 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, dict[str, list[tupl
                 interval = bootstrap_interval(scores.values[metric], samples=run.config.evaluate.bootstrap)
                 found |= {f"{key}.low": round(interval.low, 6), f"{key}.high": round(interval.high, 6)}
         rows.append((method, *(f"{100 * means[metric]:.1f}" for metric in ("P@1", "P@5", "P@10", "MRR@100"))))
-        lines = trec_run(lists, ties=run.config.evaluate.ties, gold=gold)
-        run.folder.write_bytes(f"ranked/{corpus.name}.{method}.trec", lines.encode())
-    run.folder.write_bytes(f"ranked/{corpus.name}.gold.trec", trec_gold(gold).encode())
+    with run.folder.writing(f"ranked/{corpus.name}.gold.trec") as file:
+        for gold in gold_blocks():
+            file.write(trec_gold(gold).encode())
     run.add_metrics(found, instead_of=f"retrieval.{corpus.name}.")
-    head = (f"{corpus.name}: {len(gold):,} questions, {corpus.num_sentences:,} sentences", "P@1", "P@5", "P@10", "MRR@100")
+    counts = f"{corpus.num_questions:,} questions, {corpus.num_sentences:,} sentences"
+    head = (f"{corpus.name}: {counts}", "P@1", "P@5", "P@10", "MRR@100")
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(5)]
     for row in [head, *rows]:
         say("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))))

@@ -89,8 +89,18 @@ def score_run(
     values = {f"P@{n}": is_gold_QK[:, :n].any(1).astype(float) for n in hits_at}
     values[f"MRR@{mrr_at}"] = 1 / first_Q
     values |= {f"recall@{k}": is_gold_QK[:, :k].sum(1) / num_gold_Q for k in recall_at}
-    values[f"nDCG@{ndcg_at}"] = (gains_QK[:, :ndcg_at] @ discount_K) / (ideal_QK @ discount_K)
+    gain_Q, best_Q = ((gains * discount_K).sum(1) for gains in (gains_QK[:, :ndcg_at], ideal_QK))  # each row on its own
+    values[f"nDCG@{ndcg_at}"] = gain_Q / best_Q
     return RetrievalScores(questions, values)
+
+
+def join_scores(parts: Sequence[RetrievalScores]) -> RetrievalScores:
+    """The scores of several blocks of questions as one."""
+    names = parts[0].values if parts else {}
+    return RetrievalScores(
+        [question for part in parts for question in part.questions],
+        {name: np.concatenate([part.values[name] for part in parts]) for name in names},
+    )
 
 
 def _relevant(judged: Mapping[str, int]) -> dict[str, int]:

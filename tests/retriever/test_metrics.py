@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from raydist.errors import InputError
 from raydist.retriever.metrics import (
+    join_scores,
     rank_candidates,
     read_trec_gold,
     read_trec_run,
@@ -100,6 +101,22 @@ def test_the_metrics_equal_a_slow_twin(run, gold, ties):
     listed = {question: list(candidates.items()) for question, candidates in run.items()}
     means = score_run(listed, gold, ties=ties, hits_at=(3,), recall_at=(4,), mrr_at=5, ndcg_at=6).means()
     assert means == pytest.approx(slow(run, gold, ties), abs=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(runs, golds)
+def test_blocks_of_questions_have_the_values_that_all_have_at_once(run, gold):
+    listed = {question: list(candidates.items()) for question, candidates in run.items()}
+    whole = score_run(listed, gold)
+    blocks = [list(gold)[:2], list(gold)[2:]]
+    joined = join_scores(
+        [score_run({q: listed[q] for q in block if q in listed}, {q: gold[q] for q in block}) for block in blocks]
+    )
+    assert joined.questions == whole.questions
+    assert {name: values.tolist() for name, values in joined.values.items()} == {
+        name: values.tolist() for name, values in whole.values.items()
+    }
+    assert "".join(trec_gold({q: gold[q]}) for q in gold) == trec_gold(gold)
 
 
 @pytest.mark.parametrize("ties", ["id", "pessimistic"])
