@@ -150,7 +150,8 @@ def build_shard(folder: Path, ids: Iterable[str], vectors: np.ndarray, settings:
     if vectors.ndim != 2 or len(vectors) != len(sentence_ids):
         raise InputError(f"{len(sentence_ids)} ids for vectors of shape {vectors.shape}: give one row for each id")
     sentence_ids, by_id = order_by_id(sentence_ids)
-    vectors = np.ascontiguousarray(vectors[by_id], np.float32)
+    in_order = bool((by_id[1:] > by_id[:-1]).all())  # as rows of a sentence table are: then there is no second copy
+    vectors = np.ascontiguousarray(vectors if in_order else vectors[by_id], np.float32)
     norms = np.sqrt(np.einsum("rd,rd->r", vectors, vectors, dtype=np.float64))
     if not np.isfinite(norms).all():
         bad = np.flatnonzero(~np.isfinite(norms))

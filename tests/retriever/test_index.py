@@ -1,6 +1,7 @@
 """The dense index: exact whatever the layout, ties by id, whole on disk, wrong input named."""
 
 import json
+import tracemalloc
 
 import faiss
 import numpy as np
@@ -302,6 +303,19 @@ def test_the_same_rows_give_the_same_bytes(corpus, tmp_path, monkeypatch):
         one, two = (sorted((tmp_path / kind / name).rglob("*")) for name in ("one", "two"))
         assert [path.name for path in one] == [path.name for path in two]
         assert all(a.read_bytes() == b.read_bytes() for a, b in zip(one, two) if a.is_file())
+
+
+def test_vectors_that_are_in_the_order_of_their_ids_are_not_copied(tmp_path):
+    vectors = unit(np.random.default_rng(0), 20_000, 32)
+    ids = [f"{number:06d}" for number in range(20_000)]
+    build_shard(tmp_path / "warm", ids[:10], vectors[:10])  # what is imported on the way is not counted
+    tracemalloc.start()
+    build_shard(tmp_path / "shard", ids, vectors)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 0.5 * vectors.nbytes
+    build_shard(tmp_path / "other", ids[::-1], vectors[::-1])
+    assert (tmp_path / "shard/vectors.npy").read_bytes() == (tmp_path / "other/vectors.npy").read_bytes()
 
 
 def test_an_index_that_was_not_finished_cannot_be_opened_and_is_built_over(corpus, tmp_path):
