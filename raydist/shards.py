@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,8 +94,11 @@ def order_by_id(ids: pa.LargeStringArray) -> tuple[pa.LargeStringArray, np.ndarr
 
 
 def refuse_repeated_ids(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> None:
-    """Of shards whose own ids are distinct: no id in two new ones, nor in a new one and an old one."""
-    if not new:
+    """Of shards whose own ids are distinct and sorted: no id in two new ones, nor in a new one and an old one.
+
+    Shards that were cut from one table, whose ids do not overlap, are not looked into.
+    """
+    if not new or _lie_apart([*old, *new]):
         return
     ids = pa.chunked_array(new)
     if len(new) > 1 and pc.count_distinct(ids).as_py() != len(ids):
@@ -107,6 +111,12 @@ def refuse_repeated_ids(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> Non
             raise InputError(
                 f"the index already has {len(again)} of these ids, {again[0].as_py()!r} for one; add new rows only"
             )
+
+
+def _lie_apart(shards: Sequence[pa.Array]) -> bool:
+    """Whether all ids of each shard, which are sorted, come before or after those of every other."""
+    ends = sorted((ids[0].as_py(), ids[-1].as_py()) for ids in shards if len(ids))
+    return all(last < first for (_, last), (first, _) in pairwise(ends))
 
 
 # ---------------------------------------------------------------------------------------------------------------- facts

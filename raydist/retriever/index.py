@@ -200,8 +200,12 @@ def publish_index(folder: Path, shards: Sequence[str], encoder: dict[str, Any] |
     for name, shard in zip(shards, opened):
         if (shard.dimension, shard.settings) != (opened[0].dimension, opened[0].settings):
             raise InputError(f"{folder / name} has another dimension or other settings than {shards[0]}; build it again")
-    refuse_repeated_ids([], [shard.ids for shard in opened])
     before = _read_json(folder / "index.json") if (folder / "index.json").exists() else {}
+    known = set(before.get("shards", ()))
+    refuse_repeated_ids(
+        [shard.ids for name, shard in zip(shards, opened) if name in known],
+        [shard.ids for name, shard in zip(shards, opened) if name not in known],
+    )
     index = {
         "format": FORMAT,
         "kind": "dense",

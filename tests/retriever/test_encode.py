@@ -2,12 +2,15 @@
 
 import json
 import shutil
+import tracemalloc
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from raydist.corpus.sentences import build_sentence_table
 from raydist.errors import InputError
 from raydist.models import model_folder
 from raydist.retriever.encode import TextEncoder
@@ -52,6 +55,24 @@ def test_vectors_are_those_of_the_plain_model(pooling):
     assert vectors.dtype == np.float32
     assert vectors.shape == (len(TEXTS), encoder.dimension)
     np.testing.assert_allclose(vectors, plain_vectors(encoder.folder, TEXTS, pooling, 50), atol=1e-5)
+
+
+def test_vectors_of_sentences_are_in_memory_once(tmp_path, monkeypatch):
+    numbers = np.arange(20_000)
+    names = [f"s{number:05d}" for number in numbers]
+    nowhere = [""] * len(names)
+    columns = {"sentence_id": names, "text": names, "text_key": numbers, "bag_key": numbers}
+    table = build_sentence_table(tmp_path, [pa.table(columns | {"document_id": nowhere, "passage_id": nowhere})])
+    encoder = TextEncoder("builtin:tiny", max_length=16)
+    few = encoder.encode_sentences(table, numbers[:300], context=False)
+    np.testing.assert_allclose(few, encoder.encode(names[:300]), atol=1e-6)
+    monkeypatch.setattr(encoder, "encode", lambda texts, around: np.ones((len(texts), 64), np.float32))  # what it takes itself
+    tracemalloc.start()
+    vectors = encoder.encode_sentences(table, numbers, context=False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert vectors.shape == (20_000, 64)
+    assert peak < 1.3 * vectors.nbytes
 
 
 def test_minilm_states_mean_pooling_and_its_length():

@@ -5,6 +5,7 @@ import tracemalloc
 
 import faiss
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 from raydist.errors import InputError
@@ -345,6 +346,24 @@ def test_the_size_is_known_in_advance(tmp_path, kind):
     build_index(tmp_path, [f"{number:024d}" for number in range(4000)], vectors, settings=DenseSettings(kind))
     size = sum(path.stat().st_size for path in tmp_path.rglob("*.npy"))
     assert estimate_bytes(4000, 64, DenseSettings(kind))["disk"] == pytest.approx(size, rel=0.05)
+
+
+def test_ids_are_compared_where_shards_overlap_and_not_where_they_were_cut_from_one_table(corpus, tmp_path, monkeypatch):
+    _, vectors, _ = corpus
+    ids = ["a", "b", "c", "é", "\uffee", "\U0001f600"]  # in the order of code points, which is that of their bytes
+    with monkeypatch.context() as table:
+        for name in ("count_distinct", "is_in"):
+            table.setattr(pc, name, lambda *_, **__: pytest.fail("ids were looked into"))
+        build_index(tmp_path, ids, vectors[:6], shards=3)
+    build_shard(tmp_path / "more", ["a2", "z"], vectors[:2])
+    build_shard(tmp_path / "again", ["b", "z2"], vectors[:2])
+    with pytest.raises(InputError, match="already has 1 of these ids, 'b' for one"):
+        publish_index(tmp_path, ["shard-00000", "shard-00001", "shard-00002", "again"])
+    (tmp_path / "index.json").unlink()
+    with pytest.raises(InputError, match="'b' is given to more than one row"):
+        publish_index(tmp_path, ["shard-00000", "shard-00001", "shard-00002", "again"])
+    publish_index(tmp_path, ["shard-00000", "shard-00001", "shard-00002", "more"])
+    assert DenseIndex.open(tmp_path).num_rows == 8
 
 
 def test_wrong_input_is_named(corpus, tmp_path):
