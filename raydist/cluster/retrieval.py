@@ -566,7 +566,10 @@ def _tell_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
     share = told.kept / max(1, corpus.num_gold)
     found = {"candidates": silver.manifest.rows, "silver": told.kept, "yield": share}
     names = ["mining.", *([f"mining.round{number}."] if mining.rounds > 1 else [])]
-    run.add_metrics({name + key: value for name in names for key, value in found.items()}, instead_of=names[number > 1])
+    run.add_metrics(
+        {name + key: value for name in names for key, value in found.items()},
+        instead_of="mining." if number == 1 else names[-1],
+    )
     say(
         f"mined: {told.kept:,} silver pairs of {silver.manifest.rows:,} candidates (p >= {mining.threshold}), {share:.1%} of "
         f"{corpus.num_gold:,} gold pairs; all of them in {run.folder.path('mining')}/silver.parquet"
@@ -698,7 +701,7 @@ def evaluate_retrieval(run: Run, cross_encoder: Run | None, variants: dict[str, 
         lists = _untrained_lists(run, corpus)
         for method, encoder in {method: trained_encoder(other) for method, other in variants.items()}.items():
             lists[method] = search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)
-        ranked = {method: map(_ranked, _tables(made)) for method, made in lists.items()}
+        ranked: dict[str, Iterator[Ranked]] = {method: map(_ranked, _tables(made)) for method, made in lists.items()}
         if cross_encoder and given.rerank and "gold_silver_weighted" in lists:
             ranked["reranked"] = _rerank(run, cross_encoder, corpus, lists["gold_silver_weighted"], given.rerank)
         _score_lists(run, corpus, ranked)
