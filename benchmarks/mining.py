@@ -41,13 +41,12 @@ from raydist.corpus.sentences import build_sentence_table
 from raydist.mining import bm25
 from raydist.mining.candidates import find_candidates, hit_table
 from raydist.mining.cross_encoder import sigmoid
-from raydist.mining.parts import ENCODE_ROWS
 from raydist.mining.scoring import CrossScorer
 from raydist.mining.silver import select_silver, with_texts
 from raydist.models import model_folder
 from raydist.records import SCORED_SCHEMA
 from raydist.retriever import index as dense
-from raydist.retriever.encode import TextEncoder
+from raydist.retriever.encode import ENCODE_ROWS, TextEncoder
 
 TARGET, MAX_LENGTH, BATCH_SIZES = 2.5, 480, (4, 8, 16, 32)
 TOP, BLOCK = 10, 500  # mining.candidates and mining.part_questions, as they are by default
