@@ -215,7 +215,7 @@ def _whole_and_new(
     is_kept = np.array([bool(text.strip()) for text in texts], bool)
     with_text = np.flatnonzero(is_kept)
     is_kept[with_text] = known.add([ids[at] for at in with_text])
-    for at in np.flatnonzero(~is_kept):
+    for at in np.flatnonzero(~is_kept).tolist():
         reason = DUPLICATE_ID if texts[at].strip() else empty
         rejected.append(Rejected(file, lines[at], ids[at], what, reason, repr(texts[at])[:200]))
     return rows if is_kept.all() else rows.filter(pa.array(is_kept))

@@ -158,7 +158,8 @@ def open_retrieval_set(spec: Mapping[str, Any]) -> OpenSet | RetrievalSet:
     if spec["format"] == "pairs":
         return passages.read_answer_pairs(paths[0])
     if spec["format"] == "tables":
-        return passages.open_tables(*paths, columns=spec["columns"])
+        corpus, questions, gold = paths
+        return passages.open_tables(corpus, questions, gold, spec["columns"])
     from raydist.corpus.readers import expand_paths, plan_splits, read_split
 
     if spec["format"] == "documents":
