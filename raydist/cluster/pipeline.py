@@ -573,6 +573,8 @@ def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
             "predict.model names one reader, and objectives.hard_learning.nbest_folds wants the lists of train from readers "
             "that were not trained on the question: leave one of the two out"
         )
+    if not crossed or set(names) != {"train"}:
+        reader_folder(run)  # a missing one is told now, and not after all windows are made
     sets = {name: ready.where for name, ready in prepare(run, names).items()}
     made: dict[str, list[Made]] = {}
     if crossed and "train" in sets:
