@@ -358,6 +358,8 @@ class MiningConfig(Section):
 
     encoder: str = "builtin:minilm"  # of the dense source; in later rounds the retriever trained before takes its place
     pooling: Literal["auto", "cls", "mean"] = "auto"
+    question_prefix: str | None = None  # before what the encoder is given, as in retriever
+    answer_prefix: str | None = None
     candidates: int = Field(10, ge=1)  # of each source, for each question
     same_doc: int = Field(0, ge=0)  # sentences of a gold answer's document, drawn by the seed, as further candidates
     negatives_per_source: int = Field(1, ge=1)
@@ -376,6 +378,8 @@ class RetrieverConfig(Section):
     """The dual encoder and its loss (docs/methods.md 5.5 to 5.7)."""
 
     pooling: Literal["auto", "cls", "mean"] = "auto"
+    question_prefix: str | None = None  # before each question ("query: "); None: what the model's folder says, else nothing
+    answer_prefix: str | None = None  # before each answer ("passage: ")
     towers: Literal["auto", "shared", "separate"] = "auto"
     answer_context: Literal["paragraph", "none"] = "paragraph"
     max_question_length: int = Field(96, ge=4)

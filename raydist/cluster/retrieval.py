@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from raydist.cluster.pipeline import Made, Run, locate, report, run_stages, tokenizer_digest, train_on
 from raydist.cluster.stages import Work
-from raydist.config import CORPUS_COLUMNS, Config, CorpusSource, flatten, override
+from raydist.config import CORPUS_COLUMNS, Config, CorpusSource, MiningConfig, RetrieverConfig, flatten, override
 from raydist.corpus.readers import language_of
 from raydist.errors import InputError
 from raydist.mining import parts as make
@@ -186,38 +186,53 @@ class Encoder:
     digest: str
     pooling: str
     context: bool  # an answer goes in with its paragraph
-    lengths: dict[str, int] = field(default_factory=dict)  # of questions and answers, in tokens
+    lengths: dict[str, int]  # of questions and answers, in tokens
+    prefixes: dict[str, str]  # before questions and answers
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {"model": self.digest, "pooling": self.pooling, "context": self.context, "lengths": self.lengths}
+        said = {"model": self.digest, "pooling": self.pooling, "context": self.context, "lengths": self.lengths}
+        return said | ({"prefixes": self.prefixes} if any(self.prefixes.values()) else {})
 
     def settings(self, of: str) -> dict[str, Any]:
-        return {"pooling": self.pooling, "max_length": self.lengths.get(of)}
+        return {"pooling": self.pooling, "max_length": self.lengths[of], "prefix": self.prefixes[of]}
 
 
-def named_encoder(run: Run, name: str, pooling: str, context: bool, revision: str | None = None) -> Encoder:
-    """An encoder by its name or folder, as it is."""
-    from raydist.models import model_folder
+def _encoder(
+    run: Run, where: dict[str, Any], folder: Path, used: RetrieverConfig | MiningConfig, pooling: str, context: bool
+) -> Encoder:
+    from raydist.retriever.pooling import resolve_prefixes
 
     given = run.config.retriever
     lengths = {"question": given.max_question_length, "answer": given.max_answer_length}
-    where = {"name": name, "revision": revision}
-    return Encoder(where, folder_digest(model_folder(name, revision, towers=True)), pooling, context, lengths)
+    prefixes = resolve_prefixes(used.question_prefix, used.answer_prefix, folder)
+    return Encoder(where, folder_digest(folder), pooling, context, lengths, prefixes)
+
+
+def mining_encoder(run: Run) -> Encoder:
+    """The encoder that finds candidates in the first round."""
+    from raydist.models import model_folder
+
+    given = run.config.mining
+    where = {"name": given.encoder, "revision": None}
+    return _encoder(run, where, model_folder(given.encoder, towers=True), given, given.pooling, context=False)
 
 
 def own_encoder(run: Run) -> Encoder:
     """The model that training starts from, untrained."""
+    from raydist.models import model_folder
+
     model, given = run.config.model, run.config.retriever
-    return named_encoder(run, model.name, given.pooling, given.answer_context == "paragraph", model.revision)
+    where = {"name": model.name, "revision": model.revision}
+    folder = model_folder(model.name, model.revision, towers=True)
+    return _encoder(run, where, folder, given, given.pooling, given.answer_context == "paragraph")
 
 
 def trained_encoder(run: Run) -> Encoder:
     """The retriever that a run has trained."""
     given = run.config.retriever
-    lengths = {"question": given.max_question_length, "answer": given.max_answer_length}
     where = {"storage": run.folder.uri, "folder": "model"}
-    return Encoder(where, folder_digest(run.folder.local_copy("model")), "auto", given.answer_context == "paragraph", lengths)
+    return _encoder(run, where, run.folder.local_copy("model"), given, "auto", given.answer_context == "paragraph")
 
 
 def index_bm25(run: Run, corpus: Corpus) -> Made:
@@ -590,6 +605,7 @@ def train_retriever(run: Run, corpus: Corpus, cross_encoder: Run, silver: Made, 
         "lengths": lengths,
         "weighting": weighting,
         "negatives": negatives,
+        "prefixes": own_encoder(run).prefixes,
     }
     tokenizers = {tokenizer_digest(tower_folder(run.model_folder, tower)) for tower in TOWERS}
     if len(tokenizers) > 1:
@@ -636,8 +652,7 @@ def build_retriever(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[R
 
 def mine_rounds(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[Run, Made, dict[str, Run]]:
     """The cross-encoder, the silver pairs of the last round, and the retrievers that each round before it has trained."""
-    mining = run.config.mining
-    encoder = named_encoder(run, mining.encoder, mining.pooling, context=False)
+    encoder = mining_encoder(run)
     cross_encoder = train_cross_encoder(run, corpus, encoder, fresh=fresh)
     silver = mine(run, corpus, encoder, cross_encoder)
     rounds: dict[str, Run] = {}
@@ -678,7 +693,7 @@ def prepare_trials(run: Run) -> dict[str, str]:
     """Make all that does not depend on a trial's own settings; the fingerprints of its corpora."""
     corpora = open_corpora(run)
     corpus = corpora["train"]
-    encoder = named_encoder(run, run.config.mining.encoder, run.config.mining.pooling, context=False)
+    encoder = mining_encoder(run)
     score_candidates(run, corpus, encoder, train_cross_encoder(run, corpus, encoder))
     for name in run.config.corpus.test:
         _untrained_lists(run, corpora[name])
@@ -840,7 +855,7 @@ def train_task(run: Run, *, fresh: bool = False) -> None:
     if run.config.task == "retriever":
         build_retriever(run, corpus, fresh=fresh)
         return
-    encoder = named_encoder(run, run.config.mining.encoder, run.config.mining.pooling, context=False)
+    encoder = mining_encoder(run)
     train_cross_encoder(run, corpus, encoder, fresh=fresh)
 
 

@@ -389,7 +389,13 @@ def silver_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]:
 
 
 def pair_rows_part_maker(
-    *, model: dict, context: bool, lengths: dict[str, int], weighting: str, negatives: dict[str, Any]
+    *,
+    model: dict,
+    context: bool,
+    lengths: dict[str, int],
+    weighting: str,
+    negatives: dict[str, Any],
+    prefixes: dict[str, str] | None = None,
 ) -> Callable[[dict], Made]:
     """Gold and silver pairs of a block of questions -> tokens for the dual encoder.
 
@@ -401,6 +407,7 @@ def pair_rows_part_maker(
     from raydist.retriever.rows import Negative, tokenize_pairs
 
     tokenizer = AutoTokenizer.from_pretrained(tower_folder(open_model(model), "query"))
+    before = prefixes or {"question": "", "answer": ""}
 
     def make(spec: dict) -> Made:
         table, questions = open_sentences(spec["sentences"]), read_questions(spec)
@@ -418,8 +425,8 @@ def pair_rows_part_maker(
             positives.setdefault(question, set()).add(bag)
         made = tokenize_pairs(
             tokenizer,
-            told["question"].to_pylist(),
-            told["sentence"].to_pylist(),
+            [before["question"] + text for text in told["question"].to_pylist()],
+            [before["answer"] + text for text in told["sentence"].to_pylist()],
             contexts=_contexts(table, rows) if context else None,
             weights=[1.0] * told.num_rows if weighting != "silver" else told["weight"].to_pylist(),
             question_keys=asked,
@@ -437,7 +444,7 @@ def pair_rows_part_maker(
         contexts = _contexts(table, rows) if context else [""] * len(rows)
         texts = table.texts(rows).to_pylist()
         return [
-            kind(text, int(table.bag_keys[row]), around, logit)
+            kind(before["answer"] + text, int(table.bag_keys[row]), around, logit)
             for text, row, around, logit in zip(texts, rows, contexts, logits)
         ]
 

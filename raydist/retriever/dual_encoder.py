@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,30 @@ class DualEncoder(nn.Module):
         return F.normalize(pooled_BH, dim=1)
 
     def save(
-        self, folder: Path, tokenizer_folder: Path, *, max_question_length: int = 96, max_answer_length: int = 384
+        self,
+        folder: Path,
+        tokenizer_folder: Path,
+        *,
+        max_question_length: int = 96,
+        max_answer_length: int = 384,
+        prefixes: Mapping[str, str] | None = None,
     ) -> None:
-        """Folders that SentenceTransformer and plain transformers open: one, or ``query`` and ``answer`` in it."""
-        if self.is_shared:
-            self._save_tower(self.question_tower, Path(folder), tokenizer_folder, max_answer_length)
-        else:
-            for name, tower, length in zip(
-                TOWERS, (self.question_tower, self.answer_tower), (max_question_length, max_answer_length)
-            ):
-                self._save_tower(tower, Path(folder) / name, tokenizer_folder, length)
+        """Folders that SentenceTransformer and plain transformers open: one, or ``query`` and ``answer`` in it.
 
-    def _save_tower(self, tower: Any, folder: Path, tokenizer_folder: Path, max_length: int) -> None:
+        ``prefixes`` (of ``question`` and ``answer``) are their prompts, which ``encode_query`` and ``encode_document`` put
+        before a text; a tower of its own has one for all it encodes.
+        """
+        before = {name: (prefixes or {}).get(of, "") for name, of in (("query", "question"), ("document", "answer"))}
+        if self.is_shared:
+            told = {"prompts": before} if any(before.values()) else {}
+            self._save_tower(self.question_tower, Path(folder), tokenizer_folder, max_answer_length, told)
+        else:
+            lengths = (max_question_length, max_answer_length)
+            for name, tower, length, prompt in zip(TOWERS, (self.question_tower, self.answer_tower), lengths, before):
+                told = {"prompts": {prompt: before[prompt]}, "default_prompt_name": prompt} if before[prompt] else {}
+                self._save_tower(tower, Path(folder) / name, tokenizer_folder, length, told)
+
+    def _save_tower(self, tower: Any, folder: Path, tokenizer_folder: Path, max_length: int, told: dict[str, Any]) -> None:
         from transformers import AutoTokenizer
 
         tower.save_pretrained(folder)
@@ -89,7 +102,7 @@ class DualEncoder(nn.Module):
         written = {
             "modules.json": modules,
             "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
-            "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
+            "config_sentence_transformers.json": {"similarity_fn_name": "cosine", **told},
             "1_Pooling/config.json": pooling,
         }
         for name in paths[1:]:

@@ -30,7 +30,9 @@ class TextEncoder:
         max_length: int | None = None,
         token_budget: int | None = None,
         device: str | None = None,
+        prefix: str = "",
     ) -> None:
+        self.prefix = prefix
         self.folder = model_folder(str(folder))
         self.pooling = resolve_pooling(pooling, self.folder)
         model, self.tokenizer = load_for_inference("AutoModel", self.folder, device)
@@ -54,7 +56,8 @@ class TextEncoder:
         """Unit vectors, float32 [number of texts, H]; with contexts, each is the second segment of its text, as in training."""
         if contexts is not None and len(contexts) != len(texts):
             raise InputError(f"{len(contexts)} contexts for {len(texts)} texts: give one for each")
-        ids, kinds = tokenize_texts(self.tokenizer, texts, contexts, max_length=self.max_length)
+        whole = [self.prefix + text for text in texts] if self.prefix else texts
+        ids, kinds = tokenize_texts(self.tokenizer, whole, contexts, max_length=self.max_length)
         types = kinds if any(kinds) else None
         vectors = self.encoder.encode(ids, types, pooling=self.pooling)
         bad = np.flatnonzero(~np.isfinite(vectors).all(1))

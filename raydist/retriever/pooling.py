@@ -1,4 +1,5 @@
-"""How a sentence encoder makes one vector of its tokens: what its folder says, or what the config asks for."""
+"""How a sentence encoder is used, by what its folder says or what the config asks for: how one vector is made of its tokens,
+and what stands before its texts (E5 and its like were trained with "query: " and "passage: ")."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from raydist.errors import InputError
+from raydist.models import TOWERS, tower_folder
 from raydist.packed import Pooling
 
 KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers; others would change the vectors
@@ -39,6 +41,21 @@ def resolve_pooling(setting: str, folder: Path) -> Pooling:
     if setting not in get_args(Pooling):
         raise InputError(f"unknown pooling {setting!r}; take one of auto, {', '.join(get_args(Pooling))}")
     return cast(Pooling, setting)
+
+
+PROMPTS = {"question": ("query", "question"), "answer": ("document", "passage", "answer")}  # what others call them
+
+
+def resolve_prefixes(question: str | None, answer: str | None, folder: Path) -> dict[str, str]:
+    """What stands before questions and answers: as given, and for None as the folder's `prompts` say; else nothing."""
+    given = {"question": question, "answer": answer}
+    return {of: _prompt(tower_folder(folder, tower), of) if given[of] is None else given[of] or ""
+            for of, tower in zip(PROMPTS, TOWERS)}  # fmt: skip
+
+
+def _prompt(folder: Path, of: str) -> str:
+    prompts = (_read(folder / "config_sentence_transformers.json") or {}).get("prompts") or {}
+    return next((prompts[name] for name in PROMPTS[of] if prompts.get(name)), "")
 
 
 def _read(path: Path) -> Any:

@@ -265,6 +265,9 @@ class RetrieverKind(Kind):
         return RetrieverTask(encoder, loss, chunk_rows=given.chunk_rows, cached=given.cached)
 
     def save(self, task: RetrieverTask, folder: Path) -> None:
+        from raydist.retriever.pooling import resolve_prefixes
+
         given = self.config.retriever
         lengths = {"max_question_length": given.max_question_length, "max_answer_length": given.max_answer_length}
-        task.encoder.save(folder, self.tokenizer_folder, **lengths)
+        prefixes = resolve_prefixes(given.question_prefix, given.answer_prefix, self.folder)
+        task.encoder.save(folder, self.tokenizer_folder, **lengths, prefixes=prefixes)

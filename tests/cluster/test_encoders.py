@@ -21,7 +21,7 @@ def test_a_retriever_of_two_towers_finds_candidates_and_is_trained_further(tmp_p
     def run(*more: str) -> Run:
         return Run(load_config("debug_retrieval", [*names, *more]).config, Cluster(ClusterConfig()))
 
-    encoder = retrieval.named_encoder(run(), run().config.mining.encoder, "auto", context=False)
+    encoder = retrieval.mining_encoder(run())
     assert encoder.digest == folder_digest(tmp_path / "two")
     assert retrieval.encoder_units(encoder) == 64
     assert open_model(encoder.where) == run().model_folder == tmp_path / "two"

@@ -71,7 +71,7 @@ def test_a_second_call_makes_nothing_and_needs_no_ray(finished, capsys, monkeypa
 def test_shards_and_actors_change_nothing(finished, make_run):
     other = make_run("name=layout", *LAYOUT, "index.shard_rows=70", "cluster.actors=3", config="debug_retrieval")
     corpus = retrieval.open_corpora(other, ["train"])["train"]
-    encoder = retrieval.named_encoder(other, "builtin:tiny", "auto", context=False)
+    encoder = retrieval.mining_encoder(other)
     cross_encoder = pipeline.Run(
         retrieval.override(finished.config, {"name": "debug_retrieval_cross_encoder"}), finished.cluster
     )
@@ -99,6 +99,7 @@ def test_a_second_round_asks_the_retriever_of_the_first_with_all_options_at_once
 
     mining = ("mining.rounds=2", "mining.calibrate=temperature", "mining.hard_negatives=2", "mining.negative_p=1")
     trained = ("retriever.towers=separate", "retriever.loss=kl", "retriever.cached=true", "retriever.chunk_rows=5")
+    trained += ("retriever.question_prefix='query: '",)  # a prompt of its tower: encode() below puts it before each question
     less = ("retriever.variants=[]", "retriever.answer_context=none", "retriever.rerank=0")
     run = make_run(*LAYOUT, *mining, *trained, *less, "name=options", config="debug_retrieval")
     run.base = "debug_retrieval_cross_encoder"

@@ -10,6 +10,7 @@ import pytest
 
 from raydist.mining import parts
 from raydist.mining.parts import read_gold, read_questions
+from raydist.models import model_folder
 from raydist.objectives.ranking import allowed_columns
 from raydist.records import SILVER_SCHEMA
 from raydist.retriever.rows import PairRows
@@ -188,6 +189,34 @@ def hidden_pairs(tmp_path, make_sentences):
         return {(names[row], columns[column]) for row, column in zip(*np.nonzero(~allowed_BN))}
 
     return hidden_pairs
+
+
+def test_prefixes_stand_before_questions_answers_and_negatives(tmp_path, make_sentences):
+    from transformers import AutoTokenizer
+
+    make_sentences(tmp_path, TEXTS).folder.rename(tmp_path / "table")
+    rejected = dict.fromkeys(SILVER_SCHEMA.names) | {"question_id": "q", "sentence_id": "fell", "p": 0.01, "kept": False}
+    tables = {
+        "block": pa.table({"question_id": ["q"], "text": ["When was it built?"]}),
+        "gold": pa.table({"question_id": ["q"], "sentence_id": ["built"]}),
+        "silver": pa.Table.from_pylist([rejected | {"logit": 0.0, "weight": 0.0, "bm25_rank": 1}], SILVER_SCHEMA),
+    }
+    for name, table in tables.items():
+        (tmp_path / f"{name}.parquet").write_bytes(encode_table(table, "parquet", {}))
+    spec = {name: {"folder": str(tmp_path), "name": f"{name}.parquet"} for name in tables} | {"sentences": str(tmp_path)}
+    spec["block"] |= {"first": 0, "last": 1}
+    made = parts.pair_rows_part_maker(
+        model={"name": "builtin:tiny"},
+        context=False,
+        lengths={"max_question_length": 32, "max_answer_length": 32},
+        weighting="silver",
+        negatives={"hard_negatives": 1, "negative_p": 0.1},
+        prefixes={"question": "ask: ", "answer": "text: "},
+    )(spec)["part"]
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
+    wanted = {"question": "ask: When was it built?", "answer": f"text: {TEXTS['built']}", "negative": f"text: {TEXTS['fell']}"}
+    for of, text in wanted.items():
+        assert made[f"{of}_ids"].to_pylist() == [tokenizer(text)["input_ids"]], of
 
 
 def test_an_answer_with_the_words_of_another_is_no_negative_of_it(hidden_pairs):

@@ -7,9 +7,11 @@ from transformers import AutoModel, AutoTokenizer
 
 from raydist.errors import InputError
 from raydist.mapped import pad_tokens
-from raydist.models import model_folder
+from raydist.models import model_folder, tower_folder
 from raydist.objectives.pairs import Tokens, join_tokens
 from raydist.retriever.dual_encoder import DualEncoder, load_dual_encoder
+from raydist.retriever.encode import TextEncoder
+from raydist.retriever.pooling import resolve_prefixes
 from raydist.retriever.rows import tokenize_texts
 
 TEXTS = ["Who built the bridge?", "When?", "The old bridge of the town was built in 1850 and is made of stone."]
@@ -68,6 +70,26 @@ def test_separate_towers_are_two_sentence_transformers(tmp_path):
     torch.testing.assert_close(again.embed_answers(tokens), encoder.embed_answers(tokens), atol=1e-6, rtol=0)
     with pytest.raises(InputError, match="holds two towers"):
         load_dual_encoder(tmp_path, towers="shared")
+
+
+@pytest.mark.parametrize("towers", ["shared", "separate"])
+def test_what_stands_before_texts_is_kept_as_prompts_that_others_read(tmp_path, towers):
+    from sentence_transformers import SentenceTransformer
+
+    folder = model_folder("builtin:tiny")
+    prefixes = {"question": "query: ", "answer": "passage: "}
+    changed(load_dual_encoder(folder, towers=towers, pooling="mean")).save(tmp_path, folder, prefixes=prefixes)
+    assert resolve_prefixes(None, None, tmp_path) == prefixes
+    assert resolve_prefixes("ask: ", "", tmp_path) == {"question": "ask: ", "answer": ""}
+    assert resolve_prefixes(None, None, folder) == {"question": "", "answer": ""}
+    tower = {"question": tower_folder(tmp_path, "query"), "answer": tower_folder(tmp_path, "answer")}
+    ours = {of: TextEncoder(tower[of], prefix=prefixes[of]).encode(TEXTS) for of in prefixes}
+    assert np.abs(ours["question"] - TextEncoder(tower["question"]).encode(TEXTS)).max() > 1e-3
+    theirs = {of: SentenceTransformer(str(tower[of]), device="cpu") for of in prefixes}
+    np.testing.assert_allclose(theirs["question"].encode_query(TEXTS), ours["question"], atol=1e-5)
+    np.testing.assert_allclose(theirs["answer"].encode_document(TEXTS), ours["answer"], atol=1e-5)
+    if towers == "separate":  # each has but one way to be used
+        np.testing.assert_allclose(theirs["answer"].encode(TEXTS), ours["answer"], atol=1e-5)
 
 
 def test_a_saved_encoder_comes_back_and_opens_in_plain_transformers(tmp_path):
