@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from own_workers import own_workers
 
 from raydist import progress
 from raydist.cluster import pipeline
@@ -112,6 +111,8 @@ def test_a_workers_message_reaches_the_user_unwrapped_and_finished_parts_stay(cl
 
 
 def test_a_killed_worker_is_replaced_and_the_bytes_are_the_same(cluster, squares):
+    from own_workers import own_workers  # here: workers import this module, and do not have that one
+
     work, log = squares("kill", parts=12)
     killed = threading.Event()
 
