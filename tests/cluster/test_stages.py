@@ -125,7 +125,7 @@ def test_a_killed_worker_is_replaced_and_the_bytes_are_the_same(cluster, squares
             time.sleep(0.05)
 
     threading.Thread(target=kill_one, daemon=True).start()
-    (manifest,) = run_parts(cluster, [work], square_maker, {"log": str(log), "slow": 0.4}, label="squares")
+    (manifest,) = run_parts(cluster, [work], square_maker, {"log": str(log), "slow": 0.6}, label="squares")
     assert killed.is_set()
     assert manifest.rows == 120
     calm, calm_log = squares("calm", parts=12)
