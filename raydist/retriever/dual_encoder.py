@@ -74,7 +74,7 @@ class DualEncoder(nn.Module):
         """
         before = {name: (prefixes or {}).get(of, "") for name, of in (("query", "question"), ("document", "answer"))}
         if self.is_shared:
-            told = {"prompts": before} if any(before.values()) else {}
+            told: dict[str, Any] = {"prompts": before} if any(before.values()) else {}
             self._save_tower(self.question_tower, Path(folder), tokenizer_folder, max_answer_length, told)
         else:
             lengths = (max_question_length, max_answer_length)
