@@ -19,7 +19,7 @@ import numpy as np
 import plain_reader
 import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_pt_utils import get_length_grouped_indices
 from transformers.utils import logging
 
 from raydist.config import Config
@@ -68,7 +68,7 @@ class GroupingTrainer(Trainer):
         rows = self.train_dataset if train_dataset is None else train_dataset
         generator = torch.Generator().manual_seed(self.args.seed)
         lengths = [len(row["input_ids"]) for row in rows]
-        return LengthGroupedSampler(BATCH, lengths=lengths, generator=generator, mega_batch_mult=50)
+        return get_length_grouped_indices(lengths, BATCH, mega_batch_mult=50, generator=generator)
 
 
 def peer(rows: WindowRows, folder: Path, seed: int, *, fixed: bool) -> tuple[float, torch.nn.Module]:
