@@ -692,6 +692,8 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
         except yaml.YAMLError as error:
             problems.append(f"{key}: not YAML: {text!r} ({_first_line(error)})")
             continue
+        if isinstance(value, dict) and not text.lstrip().startswith("{"):
+            value = text  # `prefix=query: ` is a text; on a command line a mapping is written in braces
         _set(values, key.split("."), value)
         origins = {k: v for k, v in origins.items() if k != key and not k.startswith(key + ".")}
         origins |= dict.fromkeys((".".join(leaf) for leaf, _ in _leaves(value, tuple(key.split(".")))), "command line")
@@ -805,13 +807,15 @@ def _explain(problem: Any) -> str:
 def _nearest(path: list[str]) -> str | None:
     """The known dotted key closest to an unknown one: among its siblings, else anywhere."""
     known = list(_known_keys(Config, ()))
-    parent = ".".join(path[:-1])
-    siblings = [key for key in known if key.rpartition(".")[0] == parent]
-    near = difflib.get_close_matches(".".join(path), siblings, n=1, cutoff=0.6)
-    if not near:
-        same_name = [key for key in known if key.rpartition(".")[2] == path[-1]]
-        near = same_name[:1] or difflib.get_close_matches(".".join(path), known, n=1, cutoff=0.75)
-    return near[0] if near else None
+    parent, name = ".".join(path[:-1]), path[-1]
+    siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == parent}
+    near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)  # by its own name: what stands before is the same
+    if near:
+        return siblings[near[0]]
+    same_name = [key for key in known if key.rpartition(".")[2] == name]
+    if same_name:
+        return min(same_name, key=lambda key: key.count("."))
+    return next(iter(difflib.get_close_matches(".".join(path), known, n=1, cutoff=0.75)), None)
 
 
 def _known_keys(section: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:

@@ -107,6 +107,20 @@ def test_a_wrong_config_is_refused_by_name(write, text, said):
     assert said in str(error.value)
 
 
+def test_a_text_with_a_colon_is_a_text_in_an_override_and_a_mapping_is_in_braces():
+    config = load_config("retriever", ["retriever.question_prefix=query: ", "corpus.test={mine: {files: a}}"]).config
+    assert config.retriever.question_prefix == "query: "
+    assert config.corpus.test["mine"].files == ["a"]
+    with pytest.raises(ConfigError, match=r"corpus\.test: .* got 'mine: a'"):
+        load_config("retriever", ["corpus.test=mine: a"])
+
+
+def test_a_key_in_the_wrong_section_is_found_where_it_belongs(write):
+    for text, near in (("train: {lr: 1}\n", "optim.lr"), ("train: {batchsize: 1}\n", "train.batch_size")):
+        with pytest.raises(ConfigError, match=f"unknown key; did you mean {near}"):
+            load_config(write("a.yaml", text))
+
+
 def test_extends_with_nothing_behind_it_is_as_if_left_out(write):
     assert load_config(write("a.yaml", "extends:\noptim: {lr: 1}\n")).config == override(Config(), {"optim.lr": 1})
 
