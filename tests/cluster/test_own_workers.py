@@ -21,3 +21,11 @@ def test_only_what_this_process_started_is_found_by_its_title():
         assert "OwnWorker.run" in worker.cmdline()[0]
         for process in (worker, child, orphan):
             process.kill()
+
+
+def test_workers_of_a_local_cluster_stand_back_for_no_other_process(cluster):
+    import os
+
+    import ray
+
+    assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)
