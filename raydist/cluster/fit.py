@@ -129,8 +129,8 @@ class _Watch:
     def __exit__(self, kind: object, *rest: object) -> None:
         self.over.set()
         self.thread.join()
+        self._see()  # the last steps; all of them, where training took less than a look
         if self.bar:
-            self._see()
             self.bar.__exit__(kind, *rest)
 
     def _look(self) -> None:
