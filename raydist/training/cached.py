@@ -12,12 +12,14 @@ Gradients are those of one pass; only the order of summation differs. Cost: one 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from raydist.objectives.pairs import Tokens
+from raydist.training.dropout import fast_dropout
 
 CHUNK_ROWS = 16  # of a cached batch, where no number is asked for: in one chunk it would save nothing
 
@@ -26,15 +28,15 @@ def embed_in_chunks(embed: Callable[[Tokens], Tensor], tokens: Tokens, *, chunk_
     """The vectors of all rows, in their order. Rows of like length share a chunk, padded to its longest; None: one chunk,
     or with ``cached`` chunks of CHUNK_ROWS.
     """
+
+    def run(*parts: Any) -> Tensor:
+        with fast_dropout():  # in both passes: the second is outside of what the loop puts around the first
+            return embed(Tokens(*parts))
+
     order = tokens.attention_BT.sum(1).argsort(descending=True, stable=True)
     vectors = []
     for rows in order.split(chunk_rows or (CHUNK_ROWS if cached else max(1, len(order)))):
         chunk = tokens.take(rows)
-        if cached:
-            # plain tensors: that is where checkpoint looks for the devices whose random state it keeps
-            run = lambda ids, attention, types: embed(Tokens(ids, attention, types))  # noqa: E731
-            parts = (chunk.ids_BT, chunk.attention_BT, chunk.types_BT)
-            vectors.append(checkpoint(run, *parts, use_reentrant=False, preserve_rng_state=True))
-        else:
-            vectors.append(embed(chunk))
+        parts = chunk.ids_BT, chunk.attention_BT, chunk.types_BT  # checkpoint keeps the random state of tensors' devices
+        vectors.append(checkpoint(run, *parts, use_reentrant=False, preserve_rng_state=True) if cached else run(*parts))
     return torch.cat(vectors)[order.argsort()]

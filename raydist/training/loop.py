@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from raydist.objectives.base import Term, world_size
+from raydist.training.dropout import fast_dropout
 from raydist.training.plan import epoch_plan
 
 
@@ -102,7 +103,8 @@ def train_step(
     for number, batch in enumerate(batches):
         waits = number + 1 < len(batches) and hasattr(task, "no_sync")
         with task.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator]
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            drawing = fast_dropout() if device.type == "cpu" else contextlib.nullcontext()
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"), drawing:
                 terms = task(batch.to(device))
             (total_loss(terms, weights) * world_size()).backward()  # DDP averages over ranks; ours is a sum
         for name, term in terms.items():

@@ -86,6 +86,21 @@ def test_the_second_pass_sees_the_same_dropout():
     assert abs(other["loss"] - direct["loss"]) > 1e-3
 
 
+def test_the_second_pass_of_a_training_step_sees_the_same_dropout():
+    """It runs during the backward pass."""
+    batch = make_rows().batch(np.arange(11), pad_id=0)
+
+    def updated(cached: bool) -> dict[str, torch.Tensor]:
+        task = make_task(dropout=0.3, chunk_rows=3, cached=cached)
+        optimizer = torch.optim.SGD(task.parameters(), lr=1.0)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+        torch.manual_seed(0)
+        train_step(task, [batch], optimizer, schedule, task.weights(0), clip_norm=1e9)
+        return task.state_dict()
+
+    assert_same(updated(cached=True), updated(cached=False))
+
+
 def test_between_the_passes_no_activations_are_kept():
     batch = make_rows().batch(np.arange(11), pad_id=0)
     kept = []
