@@ -25,6 +25,7 @@ from raydist.corpus.readers import plan_splits, read_split
 from raydist.models import model_folder
 from raydist.reader.metrics import adversarial_scores, aggregate, score_predictions
 from raydist.reader.parts import draw_questions
+from raydist.training.cores import use_cores
 
 LENGTH, STRIDE, QUESTIONS, EPOCHS, BATCH, LR, WARMUP, N = 256, 128, 4000, 2, 16, 1e-4, 0.1, 20
 TESTS = {
@@ -176,7 +177,7 @@ def main() -> None:
     logging.set_verbosity_error()
     if args.compare:
         return compare(args.compare, args.plain)
-    torch.set_num_threads(args.threads)
+    use_cores(args.threads)
     scores = scores_of(*train(args.data_dir, args.seed, args.questions, args.max_steps), args.data_dir, args.tests)
     print(json.dumps(scores, indent=1))
     if args.out:
