@@ -139,6 +139,7 @@ class InfomaxConfig(Section):
     summary: Literal["mean", "max", "sample"] = "mean"
     variant: Literal["paper", "reference"] = "paper"
     dropout: float = Field(0.5, ge=0, lt=1)
+    lr: float | None = Field(None, gt=0)  # of the discriminators; None: optim.lr, as published
 
 
 class PfaConfig(Section):
