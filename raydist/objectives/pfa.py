@@ -371,11 +371,12 @@ class Pfa(Objective):
             penalty = self._mixture(*(slope_penalty(slope_NH, self.penalty).sum() for slope_NH in slopes))
         else:
             leaf_BTE = words_BTE.detach().requires_grad_()
-            clean_pass = (reader(batch, leaf_BTE).hidden_BTH, leaf_BTE)
-            perturbed_pass = (changed.hidden_BTH, changed_BTE)
-            sides = zip((clean_pass, perturbed_pass), slopes)
+            again_BTH = reader(batch, leaf_BTE).hidden_BTH  # with its own dropout, on which H's slopes are taken anew
+            again_NH = at_least_float32(again_BTH).flatten(0, 1).index_select(0, token_N)
+            again_slope_NH = self.critic(self.critic_scale * again_NH.detach())[1]
             penalty = self._mixture(
-                *(self._embedding_penalty(*side, self.critic_scale * slope_NH, token_N) for side, slope_NH in sides)
+                self._embedding_penalty(again_BTH, leaf_BTE, self.critic_scale * again_slope_NH, token_N),
+                self._embedding_penalty(changed.hidden_BTH, changed_BTE, self.critic_scale * slopes[1], token_N),
             )
         return {
             "alignment": Term(with_critic_fixed(distance, (slopes[0], slopes[1]), clean_NH, perturbed_NH), count),

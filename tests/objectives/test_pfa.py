@@ -286,15 +286,35 @@ def test_the_closed_form_of_the_critic_is_what_double_backward_gives(penalty):
     assert norms.min() < 1 < norms.max()
 
 
+class Dropping(TinyReader):
+    """Every pass has a dropout of its own, which can be taken again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.masks: list[torch.Tensor] = []
+
+    def forward(self, batch, embeddings_BTH=None, again: int | None = None):
+        words_BTH = self.embed(batch) if embeddings_BTH is None else embeddings_BTH
+        if again is None:
+            self.masks.append((torch.rand(words_BTH.shape) < 0.8).double())
+        return super().forward(batch, words_BTH * self.masks[-1 if again is None else again])
+
+
 def test_the_embedding_penalty_is_what_a_loop_of_double_backward_gives():
-    batch, reader, pfa = make_batch(2), seeded(TinyReader), make_pfa(penalty_at="embedding", alpha=0.3)
+    torch.manual_seed(0)
+    batch, reader, pfa = make_batch(2), seeded(Dropping), make_pfa(penalty_at="embedding", alpha=0.3)
     terms = pfa(batch, reader(batch), reader)
     fast = torch.autograd.grad(terms["critic"].total, [pfa.critic.inner.weight, pfa.critic.outer.weight])
     changed_BTE, _ = pfa.perturb(batch, reader.embed(batch), None)
     wanted, distance = 0.0, 0.0
-    for share_of, sign, words_BTE in ((0.7, 1, reader.embed(batch)), (0.3, -1, changed_BTE)):
+    # passes: 0 clean, 1 perturbed, 2 clean again for the penalty
+    for share_of, sign, words_BTE, number in (
+        (0.0, 1, reader.embed(batch), 0),
+        (0.3, -1, changed_BTE, 1),
+        (0.7, 0, reader.embed(batch), 2),
+    ):
         words_BTE = words_BTE.detach().requires_grad_()
-        hidden_BTH = reader(batch, words_BTE).hidden_BTH
+        hidden_BTH = reader(batch, words_BTE, again=number).hidden_BTH
         seen_BTH = SEEN["scaled"] * hidden_BTH
         values_BT = pfa.critic.outer(nn.functional.leaky_relu(pfa.critic.inner(seen_BTH), 0.01)).squeeze(-1)
         (slope_BTE,) = torch.autograd.grad(values_BT[batch.passage_BT].sum(), words_BTE, create_graph=True)
