@@ -91,10 +91,11 @@ def _start_as_projection(inner: nn.Linear, outer: nn.Linear, words_VE: Tensor | 
     """
     units, size = inner.weight.shape
     pairs = min(units // 2, size)
-    mean_E, directions_KE = torch.zeros(size), nn.init.orthogonal_(torch.empty(size, size))[:pairs]
-    if words_VE is not None:
-        mean_E = at_least_float32(words_VE.detach()).mean(0)
-        around_VE = words_VE.detach() - mean_E
+    if words_VE is None:
+        mean_E, directions_KE = torch.zeros(size), nn.init.orthogonal_(torch.empty(size, size))[:pairs]
+    else:
+        mean_E = at_least_float32(words_VE).mean(0)
+        around_VE = words_VE - mean_E
         directions_KE = torch.linalg.eigh(around_VE.T @ around_VE).eigenvectors.T.flip(0)[:pairs]
     paired_UE = torch.cat([directions_KE, -directions_KE])
     inner.weight[: 2 * pairs] = paired_UE
