@@ -139,6 +139,7 @@ class InfomaxConfig(Section):
     summary: Literal["mean", "max", "sample"] = "mean"
     variant: Literal["paper", "reference"] = "paper"
     dropout: float = Field(0.5, ge=0, lt=1)
+    lr: float | None = Field(None, gt=0)  # of the discriminators; None: optim.lr, as published
 
 
 class PfaConfig(Section):
@@ -146,7 +147,7 @@ class PfaConfig(Section):
 
     perturber: Literal["mlp", "noise", "dropout", "gaussian", "identity"] = "mlp"
     bottleneck: int = Field(500, ge=1)
-    start: Literal["random", "projection"] = "random"  # of mlp: any map, or one that keeps `bottleneck` directions as they are
+    start: Literal["random", "projection"] = "projection"  # of mlp: keeps the main `bottleneck` / 2 directions of the words
     delta: float = Field(0.5, gt=0)
     align: Literal["cos", "fro", "kl", "js", "w1", "sinkhorn"] = "w1"
     lambda1: float = Field(1.0, ge=0)  # loss of the perturbed reading
@@ -157,6 +158,7 @@ class PfaConfig(Section):
     scope: Literal["passage", "all"] = "passage"
     penalty: Literal["squared", "one_sided", "two_sided"] = "squared"
     penalty_at: Literal["representation", "embedding"] = "representation"
+    critic_sees: Literal["scaled", "raw"] = "scaled"  # representations over the root of their size, or as they are
     critic_size: int = Field(2048, ge=1)
     critic_steps: int = Field(0, ge=0)
     critic_lr: float = Field(1e-4, gt=0)

@@ -55,6 +55,7 @@ def with_nbest_sets(run: Run, where: dict, *, fresh: bool = False) -> dict:
         predictions = [{"file": file} for _ in where["windows"]]
     else:
         made = base_lists(run, where, k=wanted.size, fresh=fresh)
+        run.folder.write_json("base.json", {"run": base_runs(run)[0].config.name})
         source = {"predictions": [lists.stage.fingerprint for lists in made]}
         predictions = [
             {"predictions": [[lists.stage.uri, lists.manifest.parts[number]["name"]] for lists in made]}
@@ -90,8 +91,6 @@ def base_lists(run: Run, where: dict, *, k: int, fresh: bool = False) -> list[Ma
         part = (fold, len(bases)) if len(bases) > 1 else None
         lists = make_predictions(base, {"train": where}, reader_folder(base), k=k, fold=part)
         made.append(lists["train"])
-    if len(bases) == 1:
-        run.folder.write_json("base.json", {"run": bases[0].config.name})
     return made
 
 
@@ -108,10 +107,10 @@ def _check_file(run: Run, file: str) -> None:
 
 
 def evaluate_base(run: Run) -> None:
-    """Scores of the base reader, so that the report can show before and after."""
+    """Scores of the base reader (the first of several), so that the report can show before and after."""
     if not run.folder.exists("base.json"):
         return
-    (base,) = base_runs(run)
+    base = base_runs(run)[0]
     base.begin()
     say(f"base reader {base.config.name}:")
     evaluate(base)

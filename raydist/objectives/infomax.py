@@ -10,6 +10,7 @@ own, slot 1 its partner's, the further slots those of the rows whose partner it 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,6 +134,7 @@ class Infomax(Objective):
         summary: str = "mean",
         variant: str = "paper",
         dropout: float = 0.5,
+        lr: float | None = None,
         span_reduction: str = "mean",
     ) -> None:
         super().__init__()
@@ -150,14 +152,22 @@ class Infomax(Objective):
             raise InputError(f"infomax.context is a number of words around the answer, 0 or more, got {context}")
         if not 0 <= dropout < 1:
             raise InputError(f"infomax.dropout is at least 0 and below 1, got {dropout}")
+        if lr is not None and lr <= 0:
+            raise InputError(f"infomax.lr is above 0, or left out for the common rate, got {lr}")
         scale = weight * (0.5 if span_reduction == "mean" else 1.0)  # lambda belongs to L_span(sum) (3.6)
         self.part_weights = {part: scale * share for part, share in (("local", alpha), ("global", beta)) if share}
         self.discriminators = nn.ModuleDict({part: Discriminator(hidden_size) for part in self.part_weights})
-        self.context, self.summary, self.variant, self.dropout = context, summary, variant, dropout
+        self.context, self.summary, self.variant, self.dropout, self.lr = context, summary, variant, dropout, lr
         self.total_scale = 1 / 3 if variant == "reference" else 1.0  # released code: (ls + le + 0.25 info) / 3
 
     def weights(self, step: int) -> dict[str, float]:
         return self.part_weights | {f"{part}_accuracy": 0.0 for part in self.part_weights}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The discriminators, where they have a rate of their own: no decay then."""
+        if self.lr is None:
+            return []
+        return [{"params": list(self.discriminators.parameters()), "lr": self.lr, "weight_decay": 0.0}]
 
     def forward(self, batch: Batch, output: ReaderOutput, reader: Reader | None = None) -> dict[str, Term]:
         partners = [draw_partners(rows, batch.seed, batch.step, self.variant) for rows in batch.groups]

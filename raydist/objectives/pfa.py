@@ -82,18 +82,27 @@ class SlopeCritic(Protocol):
     def __call__(self, points_NH: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
-OPEN = 4.0  # a bias that keeps units of a projection above 0 for word embeddings, whose length is about 1
-
-
 @torch.no_grad()
-def _start_as_projection(inner: nn.Linear, outer: nn.Linear) -> None:
-    """W2 (W1 e + c) - W2 c = W2 W1 e: the identity, or with fewer units a projection on some directions. From a random
-    start a second pass reads noise until M has learned, for which a short training has no time.
+def _start_as_projection(inner: nn.Linear, outer: nn.Linear, words_VE: Tensor | None) -> None:
+    """M(e) = m + P^T P (e - m), by pairs of units: LeakyReLU(z) - LeakyReLU(-z) = (1 + LEAK) z (4.1).
+
+    P has as many directions as there are pairs, all of them at most: the main ones of the word table around its mean m, or
+    without a table any, and m = 0. Units beyond the pairs begin with no say.
     """
-    nn.init.orthogonal_(inner.weight)
-    outer.weight.copy_(inner.weight.T)
-    inner.bias.fill_(OPEN)
-    outer.bias.copy_(-OPEN * outer.weight.sum(1))
+    units, size = inner.weight.shape
+    pairs = min(units // 2, size)
+    if words_VE is None:
+        mean_E, directions_KE = torch.zeros(size), nn.init.orthogonal_(torch.empty(size, size))[:pairs]
+    else:
+        mean_E = at_least_float32(words_VE).mean(0)
+        around_VE = words_VE - mean_E
+        directions_KE = torch.linalg.eigh(around_VE.T @ around_VE).eigenvectors.T.flip(0)[:pairs]
+    paired_UE = torch.cat([directions_KE, -directions_KE])
+    inner.weight[: 2 * pairs] = paired_UE
+    inner.bias[: 2 * pairs] = -paired_UE @ mean_E
+    outer.weight.zero_()
+    outer.weight[:, : 2 * pairs] = paired_UE.T / (1 + LEAK)
+    outer.bias.copy_(mean_E)
 
 
 class Critic(nn.Module):
@@ -153,7 +162,8 @@ class Pfa(Objective):
 
     Parts: ``perturbed_span`` (L_St, in the reduction of the span loss), ``alignment`` (L_ali), with ``w1`` also ``critic``
     (-D + gamma GP, which H alone minimises) and ``penalty`` (GP, for looking at). ``gaussian`` is the baseline SWEP with its
-    own loss (4.8) and has ``perturbed_span`` and ``kl``; lambdas, alignment and scope are not used there.
+    own loss (4.8) and has ``perturbed_span`` and ``kl``; lambdas, alignment and scope are not used there. ``words_VE`` is the
+    reader's table of words as it is now, which ``start: projection`` looks at.
 
     With ``every`` = n it acts in one step of n, with the same weights: its share of the training is what n is there to lower.
     ``critic_steps`` moves H that many times before the step, each tensor by ``critic_lr`` in root mean square along its
@@ -165,10 +175,10 @@ class Pfa(Objective):
         self,
         hidden_size: int,
         *,
-        embedding_size: int | None = None,
+        words_VE: Tensor | None = None,
         perturber: str = "mlp",
         bottleneck: int = 500,
-        start: str = "random",
+        start: str = "projection",
         delta: float = 0.5,
         align: str = "w1",
         lambda1: float = 1.0,
@@ -179,6 +189,7 @@ class Pfa(Objective):
         scope: str = "passage",
         penalty: str = "squared",
         penalty_at: str = "representation",
+        critic_sees: str = "scaled",
         critic_size: int = 2048,
         critic_steps: int = 0,
         critic_lr: float = 1e-4,
@@ -199,6 +210,7 @@ class Pfa(Objective):
             ("penalty_at", penalty_at, ("representation", "embedding")),
             ("scope", scope, ("passage", "all")),
             ("start", start, ("random", "projection")),
+            ("critic_sees", critic_sees, ("scaled", "raw")),
         ):
             if value not in known:
                 raise InputError(f"pfa.{name} is {value!r}; it is one of {', '.join(known)}")
@@ -228,9 +240,10 @@ class Pfa(Objective):
                 "pfa.critic_steps works on finished representations and pfa.penalty_at: embedding needs the encoder; "
                 "set critic_steps to 0 or penalty_at to representation"
             )
-        embedding_size = embedding_size or hidden_size
+        embedding_size = hidden_size if words_VE is None else words_VE.shape[1]
         self.perturber, self.delta, self.align, self.gamma, self.alpha = perturber, delta, align, gamma, alpha
         self.every, self.penalty, self.penalty_at = every, penalty, penalty_at
+        self.critic_scale = hidden_size**-0.5 if critic_sees == "scaled" else 1.0
         self.critic_steps, self.critic_lr = critic_steps, critic_lr
         self.sinkhorn_tokens, self.sinkhorn_epsilon, self.sinkhorn_iterations = (
             sinkhorn_tokens,
@@ -257,7 +270,7 @@ class Pfa(Objective):
         if perturber == "mlp":
             inner, outer = nn.Linear(embedding_size, bottleneck), nn.Linear(bottleneck, embedding_size)
             if start == "projection":
-                _start_as_projection(inner, outer)
+                _start_as_projection(inner, outer, words_VE)
             self.mlp = nn.Sequential(inner, nn.LeakyReLU(LEAK), outer)
         if lambda2:
             self.part_weights["alignment"] = lambda2 * to_mean
@@ -351,6 +364,7 @@ class Pfa(Objective):
         if self.critic is None:
             return {"alignment": Term(token_distances(self.align, clean_NH, perturbed_NH).sum(), count)}
 
+        clean_NH, perturbed_NH = self.critic_scale * clean_NH, self.critic_scale * perturbed_NH  # what the critic sees
         if self.training and batch.group == 0:
             self._improve_critic(clean_NH.detach(), perturbed_NH.detach(), self.num_tokens(batch.world))
         distance, *slopes = critic_scores(self.critic, clean_NH, perturbed_NH)
@@ -358,10 +372,12 @@ class Pfa(Objective):
             penalty = self._mixture(*(slope_penalty(slope_NH, self.penalty).sum() for slope_NH in slopes))
         else:
             leaf_BTE = words_BTE.detach().requires_grad_()
-            clean_pass = (reader(batch, leaf_BTE).hidden_BTH, leaf_BTE)
-            perturbed_pass = (changed.hidden_BTH, changed_BTE)
+            again_BTH = reader(batch, leaf_BTE).hidden_BTH  # with its own dropout, on which H's slopes are taken anew
+            again_NH = at_least_float32(again_BTH).flatten(0, 1).index_select(0, token_N)
+            again_slope_NH = self.critic(self.critic_scale * again_NH.detach())[1]
             penalty = self._mixture(
-                *(self._embedding_penalty(*side, slope, token_N) for side, slope in zip((clean_pass, perturbed_pass), slopes))
+                self._embedding_penalty(again_BTH, leaf_BTE, self.critic_scale * again_slope_NH, token_N),
+                self._embedding_penalty(changed.hidden_BTH, changed_BTE, self.critic_scale * slopes[1], token_N),
             )
         return {
             "alignment": Term(with_critic_fixed(distance, (slopes[0], slopes[1]), clean_NH, perturbed_NH), count),
@@ -373,7 +389,7 @@ class Pfa(Objective):
         return (1 - self.alpha) * clean + self.alpha * perturbed  # Eq. 10
 
     def _embedding_penalty(self, hidden_BTH: Tensor, words_BTE: Tensor, slope_NH: Tensor, token_N: Tensor) -> Tensor:
-        """The penalty on the gradient of sum_t H(R_t) in the embeddings; differentiable in H alone, through its slopes."""
+        """The penalty on the gradient of sum_t H(R_t) in the embeddings; differentiable in H alone, through its slopes in R."""
         empty_MH = torch.zeros_like(hidden_BTH).flatten(0, 1)
         direction_MH = empty_MH.index_copy(0, token_N, slope_NH.detach().to(empty_MH.dtype)).requires_grad_()
         (pulled_BTE,) = torch.autograd.grad(hidden_BTH, words_BTE, direction_MH.view_as(hidden_BTH), create_graph=True)

@@ -27,6 +27,7 @@ from raydist.report.parts import (
     with_interval,
 )
 from raydist.report.plots import dot_plot
+from raydist.report.published import published
 from raydist.report.runs import Run
 from raydist.report.sections import notices
 
@@ -193,6 +194,13 @@ def seed_row(
     return [*row, el("div", gap, chance(test) if test else None, class_="difference n")]
 
 
+def beside_published(runs: Sequence[Run]) -> Html | None:
+    """Mean, deviation and maximum of each group of runs beside the published numbers, and where its setting differs."""
+    parts = [published(group.runs, group.name) for group in seed_groups(runs) if group.runs[0].config]
+    shown = [part for part in parts if part]
+    return join(shown) if shown else None
+
+
 def retrieval(runs: Sequence[Run]) -> Html | None:
     """Retrieval metrics of every method: a value for each group of runs, and its deviation where it has several seeds."""
     groups = seed_groups(runs)
@@ -293,6 +301,7 @@ COMPARISONS: list[tuple[str, Callable[[Sequence[Run]], Html | None]]] = [
     ("Over seeds", over_seeds),
     ("Scores", scores),
     ("Retrieval", retrieval),
+    ("Beside published numbers", beside_published),
     ("Settings that differ", settings),
     ("Curves", curves),
     ("By language", language_bars),

@@ -116,6 +116,9 @@ def n_best_gain(run: Run) -> Html | None:
         )
     ]
     before_after = _before_and_after(run) if run.base else None
+    if run.setting("objectives", "hard_learning", "sets"):
+        said = "The n-best sets were given as a file: there is no base reader of this run whose EM@k could stand before it."
+        before_after = el("p", said, class_="note")
     return join([before_after, figures(plots)]) if before_after or any(plots) else None
 
 
@@ -149,6 +152,9 @@ def _before_and_after(run: Run) -> Html | None:
         f"EM@k: how often one of the k best spans is exactly right ({names['before']}, {names['after']}). The base reader made "
         "the n-best sets that this run was trained with."
     )
+    folds = run.setting("objectives", "hard_learning", "nbest_folds")
+    if is_number(folds) and folds > 1:
+        note += f" It is the first of {folds} such readers, each of which was trained without one question in {folds}."
     return join([el("p", note, class_="note"), table(["EM", *(f"k = {k}" for k in all_ks)], rows), figures(drawn)])
 
 

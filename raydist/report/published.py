@@ -7,7 +7,7 @@ the objectives of the run: ``Row.objectives`` are the settings that a run must h
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ class Row:
     scores: Mapping[Key, float]
     objectives: Mapping[str, Mapping[str, Any]] | None = None
     spread: Mapping[Key, float] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # where they are not those of the table; None: not stated
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,12 @@ _INFOMAX = Setting(
         "train.batch_size": 12,
         "optim.lr": 3e-5,
         "objectives.infomax.variant": "paper",
+        "objectives.infomax.weight": 0.3,
         "objectives.infomax.alpha": 1.0,
         "objectives.infomax.beta": 0.5,
         "objectives.infomax.context": 5,
         "objectives.infomax.summary": "mean",
+        "objectives.infomax.dropout": 0.5,  # of the released code
     },
     questions={Key("squad"): 10_570, Key("addsent"): 3_560, Key("addonesent"): 1_787},
     rules={"squad": "squad", "addsent": "squad", "addonesent": "squad"},
@@ -125,9 +128,14 @@ _OUT = Key("out_of_domain")
 _GRID = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
-def _mrqa(method: str, text: str, spread: str, objectives: Any = None, out_of_domain: float | None = None) -> Row:
+def _mrqa(
+    method: str, text: str, spread: str, objectives: Any = None, out_of_domain: float | None = None, settings: Any = None
+) -> Row:
     scores = _f1(_MRQA, text) | ({_OUT: out_of_domain} if out_of_domain else {})
-    return Row(method, scores, objectives, _f1(_MRQA, spread))
+    return Row(method, scores, objectives, _f1(_MRQA, spread), settings or {})
+
+
+_SWEP = {"data.max_length": 384, "train.epochs": 2, "optim.lr": 3e-5, "optim.schedule": None}  # baselines kept their own
 
 
 def _grid(method: str, perturber: str, key: str, text: str) -> Iterator[Row]:
@@ -151,11 +159,16 @@ _PFA = Setting(
         "optim.schedule": "cosine",
         "objectives.pfa.perturber": "mlp",
         "objectives.pfa.bottleneck": 500,
+        "objectives.pfa.start": "not stated",
+        "objectives.pfa.scope": "passage",
         "objectives.pfa.align": "w1",
         "objectives.pfa.lambda1": 1.0,
         "objectives.pfa.lambda2": 1.0,
         "objectives.pfa.gamma": 1.0,
         "objectives.pfa.alpha": 0.5,
+        "objectives.pfa.penalty": "squared",
+        "objectives.pfa.penalty_at": "embedding",
+        "objectives.pfa.critic_sees": "raw",
         "objectives.pfa.every": 1,
     },
     questions={
@@ -171,7 +184,7 @@ _PFA = Setting(
         _mrqa("SSMBA", "90.1 77.3 69.2 79.8", "0.3 0.4 0.2 0.2"),
         _mrqa("KALA", "90.9 77.3 72.7 80.1", "0.4 0.5 0.3 0.4"),
         _mrqa("RoBERTa-base", "90.3 78.7 69.8 79.6", "0.2 0.3 0.4 0.2", {}, 60.1),
-        _mrqa("SWEP", "91.0 78.6 71.7 80.2", "0.1 0.2 0.1 0.3", {"pfa": {"perturber": "gaussian"}}, 61.3),
+        _mrqa("SWEP", "91.0 78.6 71.7 80.2", "0.1 0.2 0.1 0.3", {"pfa": {"perturber": "gaussian"}}, 61.3, _SWEP),
         _mrqa("PFA", "92.4 79.3 73.3 82.2", "0.2 0.1 0.4 0.3", {"pfa": {"perturber": "mlp"}}, 63.5),
         Row("+ perturbation alone", {Key("squad"): 91.2}, {"pfa": {"perturber": "mlp", "lambda2": 0.0}}),
         Row("+ alignment alone", {Key("squad"): 91.7}, {"pfa": {"perturber": "mlp", "lambda1": 0.0}}),
@@ -196,7 +209,7 @@ _PFA_BERT = Setting(
     rows=(
         Row("KALA", _f1(_MRQA, "89.2 75.3 65.8 77.5")),
         Row("BERT-base", _f1(_MRQA, "88.6 74.9 64.7 77.1"), {}),
-        Row("SWEP", _f1(_MRQA, "89.4 75.1 65.4 77.7"), {"pfa": {"perturber": "gaussian"}}),
+        Row("SWEP", _f1(_MRQA, "89.4 75.1 65.4 77.7"), {"pfa": {"perturber": "gaussian"}}, settings=_SWEP),
         Row("PFA", _f1(_MRQA, "89.7 75.8 66.6 78.8"), {"pfa": {"perturber": "mlp"}}),
     ),
 )
@@ -417,6 +430,18 @@ def fits(row: Row, objectives: Mapping[str, Mapping[str, Any]]) -> bool:
     return all(seen == value for seen, value in wanted)
 
 
+def in_use(dotted: str, objectives: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a setting of PFA has a say beside its others: SWEP has no alignment, noise no start."""
+    key = dotted.removeprefix("objectives.pfa.")
+    pfa = objectives.get("pfa", {})
+    perturber = pfa.get("perturber", "mlp")
+    if key in ("bottleneck", "start"):
+        return perturber == "mlp"
+    if key in ("gamma", "alpha", "penalty", "penalty_at", "critic_sees"):
+        return perturber != "gaussian" and pfa.get("align", "w1") == "w1" and pfa.get("lambda2", 1.0) != 0
+    return key not in ("align", "lambda1", "lambda2", "scope") or perturber != "gaussian"
+
+
 def choose_setting(run: Run, paper: tuple[Setting, ...]) -> Setting:
     """Of a paper's settings that of the run's model and number of languages, else the first."""
     model = str(model_name(run) or "").split("/")[-1]
@@ -428,28 +453,33 @@ def choose_setting(run: Run, paper: tuple[Setting, ...]) -> Setting:
 # --- the section -----------------------------------------------------------------------------------------------------
 
 
-def published(run: Run) -> Html | None:
-    """Our numbers beside those of each paper whose method, or plain reader, the run trained."""
-    own, objectives = own_scores(run), objectives_of(run)
-    parts = []
+def published(runs: Sequence[Run], name: str | None = None) -> Html | None:
+    """Our numbers beside those of each paper whose method, or plain reader, the runs trained; they differ in their seed alone.
+
+    With a name they are a part of a comparison.
+    """
+    objectives, parts = objectives_of(runs[0]), []
     for paper in PAPERS:
-        setting = choose_setting(run, paper)
+        setting = choose_setting(runs[0], paper)
         methods = [row for row in setting.rows if row.objectives and fits(row, objectives)]
         if methods or not objectives:
-            parts.append(_beside(run, setting, methods, own, objectives))
+            parts.append(_beside(runs, setting, methods, objectives, name))
     shown = [part for part in parts if part]
     return join(shown) if shown else None
 
 
 def _beside(
-    run: Run,
+    runs: Sequence[Run],
     setting: Setting,
     methods: list[Row],
-    own: dict[Key, tuple[str, float]],
     objectives: dict[str, dict[str, Any]],
+    name: str | None,
 ) -> Html | None:
+    by_run = [own_scores(run) for run in runs]
+    own = {key: value for found in reversed(by_run) for key, value in found.items()}
     plain = [row for row in setting.rows if row.objectives == {}]
-    trained_on = _trained_on(run)
+    trained_on = _trained_on(runs[0])
+    best = "best" in setting.runs  # then our best is compared, else our mean
 
     def speaks_of(key: Key) -> bool:
         wanted = setting.trained_on or ("squad" if key == _OUT else key.test_set)
@@ -462,7 +492,8 @@ def _beside(
         return None
     rows, used = [], []
     for key in keys:
-        name, ours = own[key]
+        values = [found[key][1] for found in by_run if key in found]
+        ours = max(values) if best else float(np.mean(values))
         base = _most_exact(plain, key)
         method = _most_exact(methods, key)
         nearest = method or base
@@ -470,35 +501,47 @@ def _beside(
         used.append(nearest)
         cells = [_cell(base, key), *([_cell(method, key)] if methods else [])]
         gap = el("b", f"{ours - nearest.scores[key]:+.2f}", class_="n")
-        rows.append([_title(key, name), el("b", f"{ours:.2f}", class_="n"), *cells, gap])
-    head = ["Score", "This run", "Published, plain reader", *(["Published, this method"] if methods else []), "Difference"]
-    differing = differences(run, setting, keys, own, max(used, key=_exactness), objectives)
+        rows.append([_title(key, own[key][0]), *_seen(values, best), *cells, gap])
+    ours_head = ["Mean", "Deviation", "Maximum"] if runs[1:] else ["This run"]
+    head = ["Score", *ours_head, "Published, plain reader", *(["Published, this method"] if methods else []), "Difference"]
+    differing = differences(runs, setting, keys, own, max(used, key=_exactness), objectives)
+    whose = "these runs'" if runs[1:] else "this run's"
     parts = [
-        el("h3", setting.title),
+        el("h3", f"{name}: {setting.title}" if name else setting.title),
         table(head, rows),
         el("p", f"Published numbers are {setting.runs}." if setting.runs != "not stated" else _RUNS_NOT_STATED, class_="note"),
-        el("h4", "Where this run's setting differs") if differing else el("p", "No setting that is compared differs."),
-        table(["", "Published", "This run"], differing) if differing else None,
+        el("h4", f"Where {whose} setting differs") if differing else el("p", "No setting that is compared differs."),
+        table(["", "Published", "These runs" if runs[1:] else "This run"], differing) if differing else None,
     ]
+    if name:
+        return join(parts)
     others = [row for row in setting.rows if row.scores.keys() & set(keys)]
     listed = [[row.method, *(_printed(row.scores.get(key)) for key in keys)] for row in others]
     all_rows = table(["Method", *(_title(key) for key in keys)], listed)
     return join([*parts, el("details", el("summary", "Everything published for these scores"), all_rows)])
 
 
+def _seen(values: list[float], best: bool) -> list[object]:
+    """A run's value, or mean, deviation and maximum of several; what is compared is bold."""
+    if not values[1:]:
+        return [el("b", f"{values[0]:.2f}", class_="n")]
+    shown = [(float(np.mean(values)), not best), (float(np.std(values, ddof=1)), False), (max(values), best)]
+    return [el("b" if bold else "span", f"{value:.2f}", class_="n") for value, bold in shown]
+
+
 _RUNS_NOT_STATED = "How many runs a published number is over is not stated."
 
 
 def differences(
-    run: Run,
+    runs: Sequence[Run],
     setting: Setting,
     keys: list[Key],
     own: dict[Key, tuple[str, float]],
     row: Row,
     objectives: Mapping[str, Mapping[str, Any]],
 ) -> list[list[object]]:
-    """What, as published, and in this run, of everything that is known of both and is not the same."""
-    found: list[list[object]] = []
+    """What, as published, and in these runs, of everything that is known of both and is not the same."""
+    run, found = runs[0], list[list[object]]()
 
     def compare(what: object, theirs: Any, ours: Any) -> None:
         if None not in (theirs, ours) and ours != theirs:
@@ -510,12 +553,12 @@ def differences(
     if not trained_on:
         compare("Training data", setting.trained_on or "of each test set", ", ".join(sources(run, "train")) or None)
     compare("Training questions", setting.train_questions.get(setting.trained_on or trained_on), _train_questions(run))
-    for dotted, value in setting.settings.items():
+    for dotted, value in (dict(setting.settings) | dict(row.settings)).items():
         path = dotted.split(".")
         needed = dict(row.objectives or {}).get(path[1], {}) if path[0] == "objectives" else {}
         if path[0] == "objectives" and (path[1] not in objectives or path[1] not in (row.objectives or {})):
             continue
-        if path[-1] not in needed:
+        if path[-1] not in needed and in_use(dotted, objectives):
             compare(el("code", dotted), value, run.setting(*path))
     if run.setting("train", "max_steps") is not None:
         found.append([el("code", "train.max_steps"), "–", say_setting(run.setting("train", "max_steps"))])
@@ -526,9 +569,10 @@ def differences(
     for key in (key for key in _members(keys, own) if key.language != AVERAGE):
         name = own[key][0]
         place = name if language_of(name) else " ".join(filter(None, (name, key.language)))
-        theirs, ours = setting.questions.get(Key(key.test_set, language=key.language)), _questions(run, name, key.language)
+        holder = next(run for run in runs if name in run.scores())
+        theirs, ours = setting.questions.get(Key(key.test_set, language=key.language)), _questions(holder, name, key.language)
         alike.setdefault(("Questions", theirs, ours), []).append(place)
-        rule = run.scores()[name].get("rule")
+        rule = holder.scores()[name].get("rule")
         alike.setdefault(("Rule", setting.rules.get(key.test_set), str(rule) if rule else None), []).append(name)
     for (what, theirs, ours), places in sorted(alike.items(), key=lambda item: item[0][0]):
         compare(f"{what} of {', '.join(dict.fromkeys(places))}", theirs, ours)
@@ -536,7 +580,8 @@ def differences(
     if absent:
         found.append(["Sets of the mean out of domain", ", ".join(OUT_OF_DOMAIN), f"without {', '.join(absent)}"])
     if "best" in setting.runs or "mean" in setting.runs:
-        found.append(["A number is", setting.runs, "of one run"])
+        several = f"the {'best' if 'best' in setting.runs else 'mean'} of {len(runs)} runs"
+        found.append(["A number is", setting.runs, several if runs[1:] else "of one run"])
     return found
 
 

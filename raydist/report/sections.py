@@ -230,7 +230,7 @@ def files(run: Run) -> Html | None:
 
 def beside_published(run: Run) -> Html | None:
     """A reader's numbers, or a retriever's, beside those of the papers."""
-    return published(run) or published_retrieval(run)
+    return published([run]) or published_retrieval(run)
 
 
 SECTIONS: list[tuple[str, Callable[[Run], Html | None]]] = [

@@ -14,6 +14,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from raydist.objectives.base import Term, world_size
 from raydist.training.dropout import fast_dropout
+from raydist.training.optim import own_groups
 from raydist.training.plan import epoch_plan
 
 
@@ -60,7 +61,7 @@ class StepReport(NamedTuple):
     loss: float  # what was minimized
     terms: dict[str, float]  # unweighted means over the global batch
     rows: dict[str, float]  # how many rows (or tokens) each rests on
-    grad_norm: float
+    grad_norm: float  # of the parameters that are clipped together
 
 
 def num_steps(rows: int, *, batch_size: int, epochs: float, max_steps: int | None) -> int:
@@ -114,13 +115,23 @@ def train_step(
     for name, mean in means.items():
         if not np.isfinite(mean):
             raise _where(name, mean, sums[name], batches)
-    grad_norm = float(clip_grad_norm_(task.parameters(), clip_norm))
-    if not np.isfinite(grad_norm):
-        raise _where("the gradient", grad_norm, [], batches)
+    grad_norm, *own_norms = clip_gradients(task, clip_norm)
+    for norm in (grad_norm, *own_norms):
+        if not np.isfinite(norm):
+            raise _where("the gradient", norm, [], batches)
     optimizer.step()
     schedule.step()
     optimizer.zero_grad(set_to_none=True)
     return StepReport(sum(weights.get(name, 0.0) * mean for name, mean in means.items()), means, counts, grad_norm)
+
+
+def clip_gradients(task: nn.Module, clip_norm: float) -> list[float]:
+    """Norms before they were cut to `clip_norm`: of all common parameters together, then of each group that a module named its
+    own. So a critic's gradient, however large, takes nothing from the reader's step."""
+    own = [group["params"] for group in own_groups(task)]
+    taken = {id(parameter) for parameters in own for parameter in parameters}
+    common = [parameter for parameter in task.parameters() if id(parameter) not in taken]
+    return [float(clip_grad_norm_(parameters, clip_norm)) for parameters in (common, *own)]
 
 
 def total_loss(terms: Mapping[str, Term], weights: Mapping[str, float]) -> Tensor:

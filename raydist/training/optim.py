@@ -12,10 +12,15 @@ from torch.optim.lr_scheduler import LambdaLR
 from raydist.config import OptimConfig
 
 
-def build_optimizer(task: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
-    """AdamW, fused; no decay on biases and normalisation. A module may name groups of its own (`parameter_groups`)."""
+def own_groups(task: nn.Module) -> list[dict[str, Any]]:
+    """The groups of parameters that modules name themselves (`parameter_groups`)."""
     asking: list[Any] = [module for module in task.modules() if hasattr(module, "parameter_groups")]
-    own: list[dict[str, Any]] = [group for module in asking for group in module.parameter_groups()]
+    return [group for module in asking for group in module.parameter_groups()]
+
+
+def build_optimizer(task: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
+    """AdamW, fused; no decay on biases and normalisation. A module may name groups of its own."""
+    own = own_groups(task)
     taken = {id(p) for group in own for p in group["params"]}
     rest = [p for p in task.parameters() if p.requires_grad and id(p) not in taken]
     decayed, plain = [p for p in rest if p.dim() >= 2], [p for p in rest if p.dim() < 2]

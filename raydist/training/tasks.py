@@ -122,8 +122,8 @@ def build_objectives(config: Config, reader: SpanReader, folder: Path, steps_per
     if given.infomax:
         objectives["infomax"] = Infomax(hidden_size, span_reduction=scale, **given.infomax.model_dump())
     if given.pfa:
-        embedding_size = reader.question_answering.get_input_embeddings().weight.shape[1]
-        objectives["pfa"] = Pfa(hidden_size, embedding_size=embedding_size, **span, **given.pfa.model_dump())
+        words_VE = reader.question_answering.get_input_embeddings().weight
+        objectives["pfa"] = Pfa(hidden_size, words_VE=words_VE, **span, **given.pfa.model_dump())
     if given.answer_contrast:
         from transformers import AutoTokenizer
 

@@ -151,7 +151,10 @@ def test_cross_fitted_lists_come_from_readers_that_never_saw_the_question(make_r
     from raydist.reader.parts import in_fold
 
     run = make_run("name=folds", *SMALL, "objectives.hard_learning.nbest_folds=2")
-    pipeline.train(run)
+    pipeline.run_all(run)
+    assert run.folder.read_json("base.json") == {"run": "folds_base0"}
+    assert "dev.em@5" in run.storage.at("folds_base0").read_json("metrics.json"), "before and after are both scored"
+    assert "the first of 2 such readers" in Path(run.folder.path("report.html")).read_text()
     seen = []
     for fold in range(2):
         base = run.storage.at(f"folds_base{fold}")

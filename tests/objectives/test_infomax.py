@@ -344,6 +344,7 @@ def test_discriminators_learn_to_tell_and_taking_them_away_leaves_the_reader_bit
         ({"weight": -1.0}, "weight=-1.0"),
         ({"context": -1}, "got -1"),
         ({"dropout": 1.0}, "got 1.0"),
+        ({"lr": 0.0}, "lr is above 0"),
         ({"span_reduction": "total"}, "'total'"),
     ],
 )
@@ -386,3 +387,11 @@ def test_two_ranks_equal_one(tmp_path):
                 torch.testing.assert_close(
                     together, value, atol=1e-10, rtol=1e-10, msg=lambda m, n=name, c=case: f"{c} {n}: {m}"
                 )
+
+
+def test_the_discriminators_share_the_common_rate_unless_they_have_their_own():
+    assert Infomax(6).parameter_groups() == []
+    infomax = Infomax(6, lr=1e-3)
+    (group,) = infomax.parameter_groups()
+    assert (group["lr"], group["weight_decay"]) == (1e-3, 0.0)
+    assert {id(parameter) for parameter in group["params"]} == {id(parameter) for parameter in infomax.parameters()}

@@ -159,9 +159,10 @@ def test_a_torn_trace_is_named_among_the_damaged(run):
 # --- before and after hard learning ----------------------------------------------------------------------------------
 
 
-def two_stages(folder: Path, before: dict, after: dict, base: object = "xmrc-base") -> Path:
+def two_stages(folder: Path, before: dict, after: dict, base: object = "xmrc-base", **hard_learning) -> Path:
     write_run(folder / "xmrc-base", {"dev": [example()]}, metrics=before)
-    run = write_run(folder / "xmrc", {"dev": [example()]}, metrics=after)
+    config = settings(objectives={"hard_learning": hard_learning})
+    run = write_run(folder / "xmrc", {"dev": [example()]}, config=config, metrics=after)
     (run / "base.json").write_text(json.dumps({"run": base}))
     return run
 
@@ -180,6 +181,19 @@ def test_em_at_k_stands_before_and_after_with_its_difference(tmp_path):
         "EM@k on xquad es</b>",
     ]
     assert shown.count("<svg") == 2
+
+
+def test_which_reader_stands_before_or_why_none_does_is_said(tmp_path):
+    scores = {"xquad.em@1": 40.0}, {"xquad.em@1": 42.5}
+    for folder, given, said in (
+        ("one", {"nbest_folds": 1}, "The base reader made the n-best sets that this run was trained with. EM k = 1"),
+        ("folds", {"nbest_folds": 3}, "the first of 3 such readers, each of which was trained without one question in 3"),
+        ("sets", {"sets": "lists.parquet"}, "there is no base reader of this run"),
+    ):
+        run = two_stages(tmp_path / folder, *scores, **given)
+        if folder == "sets":
+            (run / "base.json").unlink()
+        assert said in plain(section(report_on(run)[0], "Hard learning and contrast"))
 
 
 def test_without_a_common_number_nothing_is_set_against_anything(tmp_path):
@@ -289,6 +303,10 @@ def test_a_published_number_is_found_in_one_place():
             assert row.spread.keys() <= row.scores.keys()
 
 
+def published_of(run):
+    return published([run])
+
+
 INFOMAX = {"variant": "paper", "alpha": 1.0, "beta": 0.5, "context": 5, "summary": "mean"}
 SETS = {"squad": "squad/dev-A.json.gz", "addsent": {"files": ["adversarial_squad/addsent-A.json.gz"], "adversarial": True}}
 
@@ -319,7 +337,7 @@ def test_our_numbers_stand_beside_the_published_with_what_differs(tmp_path):
     setting = choose_setting(loaded, PAPERS[0])
     (row,) = [row for row in setting.rows if row.objectives == {"infomax": {}}]
     keys = [Key("squad"), Key("addsent", "addsent_f1")]
-    assert differences(loaded, setting, keys, own_scores(loaded), row, objectives_of(loaded)) == [
+    assert differences([loaded], setting, keys, own_scores(loaded), row, objectives_of(loaded)) == [
         ["Training questions", "87,599", "4,000"],
         ["<code>data.max_length</code>", "384", "256"],
         ["Questions of squad", "10,570", "5"],  # how many addsent has is not known here
@@ -329,7 +347,7 @@ def test_our_numbers_stand_beside_the_published_with_what_differs(tmp_path):
 
 def test_an_ablation_is_set_beside_the_published_ablation(tmp_path):
     run = scored(tmp_path / "r", {"infomax": INFOMAX | {"beta": 0.0}}, {"addsent.addsent_f1": 50.0, "squad.f1": 80.0})
-    shown = plain(published(load_run(run)))
+    shown = plain(published_of(load_run(run)))
     assert "addsent AddSent F1 50.00 51.0 BERT-base 53.6 + LC alone -3.60" in shown
     assert "squad F1 80.00 88.5 BERT-base 88.6 BERT-base + QAInfomax" in shown  # not printed for the ablation
     assert "infomax.beta" not in shown
@@ -352,21 +370,21 @@ def test_an_ablation_is_set_beside_the_published_ablation(tmp_path):
 )
 def test_the_row_that_speaks_most_exactly_of_the_run_is_taken(tmp_path, changed, method):
     full = {"perturber": "mlp", "align": "w1", "lambda1": 1.0, "lambda2": 1.0, "alpha": 0.5, "delta": 0.5, "bottleneck": 500}
-    shown = plain(published(load_run(scored(tmp_path / "r", {"pfa": full | changed}, {}, model={"name": "roberta-base"}))))
+    shown = plain(published_of(load_run(scored(tmp_path / "r", {"pfa": full | changed}, {}, model={"name": "roberta-base"}))))
     assert f"squad F1 100.00 90.3 ± 0.2 RoBERTa-base {method} " in shown
 
 
 def test_the_paper_has_another_table_for_another_model(tmp_path):
     learned = {"pfa": {"perturber": "mlp"}}
-    assert "89.7 PFA" in plain(published(load_run(scored(tmp_path / "b", learned, {}))))
+    assert "89.7 PFA" in plain(published_of(load_run(scored(tmp_path / "b", learned, {}))))
     tiny = scored(tmp_path / "t", learned, {}, model={"name": "builtin:tiny"})
-    assert "Model roberta-base builtin:tiny" in plain(published(load_run(tiny)))
+    assert "Model roberta-base builtin:tiny" in plain(published_of(load_run(tiny)))
 
 
 def test_a_reader_of_squad_is_not_set_beside_readers_of_other_sets(tmp_path):
     metrics = {"hotpotqa.f1": 50.0, "nq_qed.f1": 60.0, "nq_qed.rule": "squad"}
     shown = plain(
-        published(load_run(scored(tmp_path / "r", {"pfa": {"perturber": "mlp"}}, metrics, model={"name": "roberta-base"})))
+        published_of(load_run(scored(tmp_path / "r", {"pfa": {"perturber": "mlp"}}, metrics, model={"name": "roberta-base"})))
     )
     assert "hotpotqa F1" not in shown
     assert "mean F1 of hotpotqa and nq_qed 55.00 60.1 RoBERTa-base 63.5 PFA -8.50" in shown
@@ -376,23 +394,23 @@ def test_a_reader_of_squad_is_not_set_beside_readers_of_other_sets(tmp_path):
 
 def test_two_methods_at_once_stand_beside_both(tmp_path):
     run = load_run(scored(tmp_path / "r", {"infomax": INFOMAX, "pfa": {"perturber": "mlp"}}, {}))
-    shown = plain(published(run))
+    shown = plain(published_of(run))
     assert "Further objectives none pfa" in shown
     assert "Further objectives none infomax" in shown
 
 
 def test_a_plain_reader_stands_beside_plain_readers(tmp_path):
-    shown = published(load_run(scored(tmp_path / "r", {}, {})))
+    shown = published_of(load_run(scored(tmp_path / "r", {}, {})))
     assert "Published, this method" not in shown
     assert "squad F1 100.00 88.5 BERT-base +11.50" in plain(shown)
 
 
 def test_without_a_published_set_or_method_there_is_no_section(run, tmp_path):
-    assert published(load_run(run)) is None  # its set is called dev, and read from nowhere
+    assert published_of(load_run(run)) is None  # its set is called dev, and read from nowhere
     unlike = {"pfa": {"perturber": "identity"}}
-    assert published(load_run(scored(tmp_path / "r", unlike, {}))) is None
+    assert published_of(load_run(scored(tmp_path / "r", unlike, {}))) is None
     translated = write_run(tmp_path / "es", {"squad_es": [example()]}, config=settings(objectives={"span": {}}))
-    assert published(load_run(translated)) is None
+    assert published_of(load_run(translated)) is None
 
 
 def test_languages_are_compared_one_by_one_and_averaged_when_all_are_there(tmp_path):
@@ -404,7 +422,7 @@ def test_languages_are_compared_one_by_one_and_averaged_when_all_are_there(tmp_p
     assert own[Key("xquad", "f1", AVERAGE)] == ("xquad", pytest.approx(72.5))  # 70 .. 75
     assert own[Key("mlqa", "f1", "es")] == ("mlqa_es", 50.0)
     assert Key("mlqa", "f1", AVERAGE) not in own
-    shown = plain(published(run))
+    shown = plain(published_of(run))
     assert "xquad de F1 72.00 74.4 XLM-R base 75.89 two-stage -3.89" in shown
     assert "mlqa_es F1 50.00 66.18 XLM-R base 67.52 two-stage -17.52" in shown
     assert "mlqa_es EM@3 45.00 60.32 XLM-R base – -15.32" in shown  # printed for the plain reader alone
@@ -416,7 +434,7 @@ def test_training_files_of_several_languages_are_translate_train(tmp_path):
     data = {"train": {"files": ["squad-en.json", "squad-es.json"]}, "test": {"xquad": ["xquad.en.json", "xquad.es.json"]}}
     objectives = {"hard_learning": {"mode": "posterior"}, "answer_contrast": {}}
     run = load_run(scored(tmp_path / "r", objectives, {"xquad.f1.es": 70.0, "xquad.f1": 75.0}, data=data))
-    shown = plain(published(run))
+    shown = plain(published_of(run))
     assert "translate-train" in shown
     assert "xquad es F1 70.00 78.55 XLM-R base 80.04 two-stage" in shown
     assert "xquad F1" not in shown  # a mean over languages is no language's
@@ -426,25 +444,59 @@ def test_hard_learning_in_mode_ce_is_the_ablation_without_it(tmp_path):
     metrics = {f"xquad.f1.{code}": 70.0 for code in LANGUAGES}
     for mode, method in (("ce", "73.61 without hard learning"), ("mml", "73.79 with MML"), ("posterior", "75.06 two-stage")):
         objectives = {"hard_learning": {"mode": mode}, "answer_contrast": {"theta": 1}}
-        shown = plain(published(load_run(scored(tmp_path / mode, objectives, metrics))))
+        shown = plain(published_of(load_run(scored(tmp_path / mode, objectives, metrics))))
         assert f"xquad average F1 70.00 73.54 XLM-R base {method} " in shown
 
 
+OURS = {f"<code>objectives.{key}</code>" for key in ("pfa.start", "pfa.penalty_at", "pfa.critic_sees")}
+REFERENCE = {f"<code>{key}</code>" for key in ("train.batch_size", "objectives.infomax.variant")}
+
+
 @pytest.mark.parametrize(
-    ("name", "known"), [("infomax", set()), ("pfa", set()), ("xmrc", {"<code>objectives.hard_learning.mode</code>"})]
+    ("name", "known"),
+    [
+        ("infomax", set()),
+        ("infomax_reference", REFERENCE),
+        ("pfa", OURS),
+        ("pfa_bert", OURS),
+        ("swep", set()),
+        ("xmrc", {"<code>objectives.hard_learning.mode</code>"}),
+    ],
 )
 def test_the_shipped_paper_configs_have_the_published_settings(tmp_path, name, known):
     config = load_config(f"paper/{name}").config
-    metrics = {"dev.f1": 90.0, "dev.rule": "mrqa" if name == "pfa" else "squad", "xquad.f1.en": 80.0}
+    place = {"infomax": 0, "pfa": 1, "swep": 1, "xmrc": 2}[name.split("_")[0]]
+    metrics = {"dev.f1": 90.0, "dev.rule": "mrqa" if place == 1 else "squad", "xquad.f1.en": 80.0}
     metrics |= {"addsent.addsent_f1": 50.0, "addsent.rule": "squad"}
     run = load_run(write_run(tmp_path / "r", {}, config=to_yaml(config), metrics=metrics))
-    paper = PAPERS[["infomax", "pfa", "xmrc"].index(name)]
-    setting, objectives, own = choose_setting(run, paper), objectives_of(run), own_scores(run)
+    setting, objectives, own = choose_setting(run, PAPERS[place]), objectives_of(run), own_scores(run)
     row = max((row for row in setting.rows if fits(row, objectives)), key=lambda row: len(row.objectives))
+    assert row.objectives
     keys = [key for key in row.scores if key in own]
     assert keys
-    found = {line[0] for line in differences(run, setting, keys, own, row, objectives)}
+    found = {line[0] for line in differences([run], setting, keys, own, row, objectives)}
     assert found - {"A number is"} == known
+
+
+def test_seeds_stand_beside_the_published_with_their_mean_deviation_and_maximum(tmp_path):
+    runs = []
+    for seed, (squad, addsent) in enumerate([(80.0, 40.0), (81.0, 44.0), (82.0, 48.0)]):
+        metrics = {"squad.f1": squad, "addsent.addsent_f1": addsent}
+        runs.append(scored(tmp_path / f"infomax_{seed}", {"infomax": INFOMAX}, metrics, seed=seed, name=f"infomax_{seed}"))
+    runs.append(scored(tmp_path / "swep_0", {"pfa": {"perturber": "gaussian"}}, {"squad.f1": 80.0}, name="swep_0"))
+    text, _ = report_on(*runs)
+    shown = plain(section(text, "Beside published numbers"))
+    assert "infomax: QAInfomax (EMNLP-IJCNLP 2019) Score Mean Deviation Maximum" in shown
+    # the paper has the best of its runs, so ours is compared: 48 - 54.5
+    assert "addsent AddSent F1 44.00 4.00 48.00 51.0 BERT-base 54.5 BERT-base + QAInfomax -6.50" in shown
+    assert "A number is the best of at least three runs the best of 3 runs" in shown
+    assert "swep_0: Perturbation for alignment, BERT-base" in shown
+    assert "squad F1 80.00 88.6 BERT-base 89.4 SWEP -9.40" in shown
+    means = [load_run(scored(tmp_path / f"m{f1}", {"pfa": {"perturber": "mlp"}}, {"squad.f1": f1})) for f1 in (80.0, 83.0)]
+    for run in means:
+        run.config["model"]["name"] = "roberta-base"
+    # and here the mean of them
+    assert "squad F1 81.50 2.12 83.00 90.3 ± 0.2 RoBERTa-base 92.4 ± 0.2 PFA -10.90" in plain(published(means))
 
 
 # --- several seeds ---------------------------------------------------------------------------------------------------

@@ -132,6 +132,26 @@ def test_a_term_that_is_not_finite_stops_before_the_update_and_is_named(rows):
         assert value.equal(task.state_dict()[name])
 
 
+def test_a_critic_s_gradient_takes_nothing_from_the_step_of_the_reader(rows):
+    batches = rows.step_batches([np.arange(8)], rank=0, ranks=1, pad_id=0, seed=0, step=0)
+    after, norms = [], []
+    for weight in (1.0, 1e6):
+        task, *_ = fresh(objectives={"pfa": OBJECTIVES["pfa"]})
+        optimizer = torch.optim.SGD(task.parameters(), lr=1.0)
+        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+        before = copy.deepcopy(task.state_dict())
+        report = train_step(task, batches, optimizer, schedule, task.weights(0) | {"pfa.critic": weight}, clip_norm=0.1)
+        norms.append(report.grad_norm)
+        after.append(task.state_dict())
+        moved = {name: (value - before[name]).square().sum() for name, value in after[-1].items()}
+        critic = sum(value for name, value in moved.items() if "critic" in name)
+        assert critic.sqrt() < 0.1 * 1.001  # it is clipped as well
+        assert (sum(moved.values()) - critic).sqrt() == pytest.approx(0.1, rel=1e-3)
+    assert norms[0] == norms[1] > 0.1
+    for name, value in after[0].items():
+        assert "critic" in name or value.equal(after[1][name]), name
+
+
 def test_weights_act_in_the_total_alone():
     terms = {"span": Term(torch.tensor(6.0), 3), "aux": Term(torch.tensor(4.0), 2), "logged": Term(torch.tensor(9.0), 1)}
     # 1 * 6/3 + 0.5 * 4/2

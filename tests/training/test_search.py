@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raydist.config import ConfigError, load_config
+from raydist.config import ConfigError, load_config, shipped_configs
 from raydist.storage import Storage
 from raydist.training.search import (
     Ledger,
@@ -227,7 +227,7 @@ def test_pbt_is_refused_with_the_reason(sweep_of):
 
 @pytest.mark.parametrize(
     "name",
-    ["infomax", "pfa_bottleneck", "pfa_alpha", "pfa_delta", "xmrc", "xmrc_tau", "xmrc_sets", "mining", "retriever_scale"],
+    sorted(path.stem for path in (shipped_configs() / "sweeps").glob("*.yaml")),
 )
 def test_every_preset_is_right(name):
     assert plan_sweep(load_config(f"sweeps/{name}").config).trials

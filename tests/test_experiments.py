@@ -1,0 +1,73 @@
+"""benchmarks/experiments.py: in which order configs are compared, and what it takes for another run than it would make."""
+
+import json
+import sys
+
+import experiments
+import pytest
+from experiments import CONFIGS, changed_settings, comparisons, is_done, run_name
+
+from raydist.config import load_config, to_yaml
+
+
+def names(group: str, only: tuple[str, ...] = ()) -> list[list[str]]:
+    return [[run_name(path, 0) for path in configs] for configs in comparisons(CONFIGS / group, only)]
+
+
+def test_every_reader_is_compared_with_the_plain_one_of_its_own_data():
+    assert names("real") == [["real_plain_0", "real_infomax_0", "real_infomax_pfa_0", "real_pfa_0"]]
+    shares = names("low_resource")
+    assert len(shares) == 5
+    assert ["low_resource_plain_20_0", "low_resource_pfa_20_0"] in shares
+    for configs in comparisons(CONFIGS / "low_resource"):
+        assert len({load_config(str(path)).config.data.train.questions for path in configs}) == 1
+    for group in ("real", "sample", "low_resource", "ablation"):
+        for configs in comparisons(CONFIGS / group):
+            found = [load_config(str(path)).config for path in configs]
+            assert found[0].objectives.model_dump(exclude={"span"}, exclude_none=True) == {}
+            assert all(config.data == found[0].data and config.train == found[0].train for config in found)
+            assert len({config.name for config in found}) == len(found)
+
+
+def test_ablations_share_the_runs_of_the_plain_reader_and_of_the_full_method():
+    infomax, pfa, xmrc = names("ablation")
+    assert infomax[0] == pfa[0] == "real_plain_0"
+    assert {"real_infomax_0", "ablation_infomax_lc_0", "ablation_infomax_gc_max_0"} <= set(infomax)
+    assert {"real_pfa_0", "ablation_pfa_ep_0", "ablation_pfa_swep_0"} <= set(pfa)
+    assert {"ablation_xmrc_plain_0", "xmrc_0", "ablation_xmrc_top1_0"} <= set(xmrc)
+    assert names("ablation", ("plain", "lc")) == [["real_plain_0", "ablation_infomax_lc_0"], ["real_plain_0"], xmrc[:1]]
+
+
+def made_run(folder, *overrides, done=True):
+    """A folder as `raydist run` leaves it."""
+    folder.mkdir()
+    config = load_config("experiments/real/pfa", ["seed=0", *overrides]).config
+    (folder / "config.yaml").write_text(to_yaml(config))
+    (folder / "training.json").write_text(json.dumps({"done": done}))
+    (folder / "report.html").write_text("")
+    return config
+
+
+def test_a_run_of_other_settings_is_not_taken_for_this_one(tmp_path):
+    now = made_run(tmp_path / "run")
+    assert is_done(tmp_path / "run")
+    assert changed_settings(tmp_path / "run", now) == []
+    made_run(tmp_path / "elsewhere", "cluster.workers=3", "track.mlflow=http://x", "storage=s", "name=n")
+    assert changed_settings(tmp_path / "elsewhere", now) == []  # no score depends on these
+    made_run(tmp_path / "other", "objectives.pfa.start=random", done=False)
+    assert not is_done(tmp_path / "other")
+    assert changed_settings(tmp_path / "other", now) == ["objectives.pfa.start: random then, projection now"]
+    saved = tmp_path / "run" / "config.yaml"
+    saved.write_text("\n".join(line for line in saved.read_text().splitlines() if "critic_sees" not in line))
+    assert changed_settings(tmp_path / "run", now) == ["objectives.pfa.critic_sees: not there then, scaled now"]
+    assert not is_done(tmp_path / "none")
+    assert changed_settings(tmp_path / "none", now) == []
+
+
+def test_other_settings_stop_the_command_before_anything_begins(tmp_path, monkeypatch):
+    made_run(tmp_path / "real_pfa_1", "optim.lr=1")
+    arguments = ["real", "--only", "pfa", "--seeds", "0", "1", "--storage", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["experiments.py", *arguments])
+    with pytest.raises(SystemExit, match=r"(?s)real_pfa_1 was made with.*optim.lr: 1.0 then, 0.0001 now.*--fresh"):
+        experiments.main()
+    assert [path.name for path in tmp_path.iterdir()] == ["real_pfa_1"]
