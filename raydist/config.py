@@ -433,7 +433,7 @@ class TrainConfig(Section):
 class OptimConfig(Section):
     lr: float = Field(3e-5, gt=0)
     weight_decay: float = Field(0.01, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     clip_norm: float = Field(1.0, gt=0)
     schedule: Literal["linear", "cosine", "constant"] = "linear"
@@ -607,6 +607,11 @@ class Config(Section):
                 "objectives.pfa.penalty_at: embedding needs a second derivative, which model.attention: sdpa has not: "
                 "use eager or auto, or penalty_at: representation"
             )
+        asked = {"predict.split": self.predict.split, "evaluate.predictions": list(self.evaluate.predictions)}
+        for key, names in asked.items() if self.task == "reader" else ():
+            for name in names:
+                if name not in self.sets():
+                    yield f"{key}: there is no data set {name!r}; there are {', '.join(self.sets()) or 'none'}"
         if self.task == "reader" and self.train.metric not in ("f1", "em"):
             yield f"train.metric: a reader has f1 and em, not {self.train.metric}"
         if self.retriever.loss != "softmax" and not self.mining.hard_negatives:
@@ -764,9 +769,14 @@ def _merge(base: Any, over: Any) -> Any:
 
 
 def _set(values: dict, path: list[str], value: Any) -> None:
+    """Where the path leads through a plain value, that is what is wrong, and the check will say so; files are in short."""
     for key in path[:-1]:
-        if not isinstance(values.get(key), dict):
-            values[key] = {"files": values[key]} if isinstance(values.get(key), str | list) else {}
+        if isinstance(values.get(key), str | list) and path[0] in ("data", "corpus"):
+            values[key] = {"files": values[key]}
+        elif values.get(key) is None:
+            values[key] = {}
+        elif not isinstance(values[key], dict):
+            return
         values = values[key]
     values[path[-1]] = value
 
