@@ -488,9 +488,13 @@ def train_on(run: Run, sets: dict[str, dict], *, fresh: bool = False, callbacks:
         )
     identity = _training_identity(run, sets)
     if fresh:
-        made = ["checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "tensorboard", "workers.json"]
+        made = ["checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "tensorboard", "workers.json", "progress.json"]
+        made += ["predictions", "evaluation", "ranked", "trace", "report.html"]  # what the old model answered, and its scores
         made += ["mlflow.json", "wandb.json", "wandb"]  # started over, it is another run there, too
-        made += ["metrics.json"] * (config.task == "reader")  # a retriever's has been written to by earlier stages
+        if config.task == "reader":
+            made.append("metrics.json")
+        elif run.folder.exists("metrics.json"):  # to which mining has written before
+            run.add_metrics({}, instead_of="retrieval.")
         for name in [*made, "training.json"]:  # last: until then the old checkpoints are known for what they are
             run.folder.delete(name)
     if run.folder.exists("training.json"):
