@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -857,12 +858,22 @@ def describe_run(folder: str) -> str:
     return "\n".join(lines)
 
 
-def unused_stages(storage: Storage) -> list[str]:
-    """Stage folders that no run's stages.json names."""
+def unused_stages(storage: Storage, keep_runs: Sequence[str] = ()) -> list[str]:
+    """Stage folders that no run's stages.json names; with `keep_runs`, names or patterns, none of these runs'."""
     if not storage.folders():
         raise InputError(f"{storage.uri} holds no runs; give the folder that `storage` names in the config")
-    used = {stage["folder"] for run in _runs_in(storage) for stage in storage.read_json(f"{run}/stages.json").values()}
+    runs = list(_runs_in(storage))
+    for name in keep_runs:
+        if not any(_is_called(run, name) for run in runs):
+            raise InputError(f"--keep-runs {name}: no such run in {storage.uri}; there are {', '.join(runs) or 'none'}")
+    kept = [run for run in runs if not keep_runs or any(_is_called(run, name) for name in keep_runs)]
+    used = {stage["folder"] for run in kept for stage in storage.read_json(f"{run}/stages.json").values()}
     return [f"stages/{name}" for name in storage.folders("stages") if f"stages/{name}" not in used]
+
+
+def _is_called(run: str, name: str) -> bool:
+    """Whether a run has this name, or is in a folder of this name, as a sweep's trials are; `*` stands for anything."""
+    return fnmatchcase(run, name) or fnmatchcase(run, f"{name}/*")
 
 
 def _runs_in(storage: Storage, folder: str = "") -> Iterator[str]:
