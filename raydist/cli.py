@@ -68,6 +68,7 @@ def opened(config: str, overrides: list[str] | None, verbose: bool = False) -> I
         run = Run(loaded.config, cluster)
         run.begin()
         yield run
+        run.tell_rejected()
 
 
 @app.command()
