@@ -68,6 +68,7 @@ def opened(config: str, overrides: list[str] | None, verbose: bool = False) -> I
         run = Run(loaded.config, cluster)
         run.begin()
         yield run
+        run.tell_rejected()
 
 
 @app.command()
@@ -249,22 +250,26 @@ def status(run: Annotated[str, typer.Argument(metavar="RUN", help="The folder or
 def clean(
     storage: Annotated[str, typer.Argument(help="The storage folder or URI, which holds runs and stages.")] = "runs",
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, list what would be deleted.")] = False,
+    keep_runs: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(help="Keep the stages of this run alone (may be given again, and have a *); default: of all runs."),
+    ] = None,
 ) -> None:
     """Delete cached stages that no run refers to.
 
-    Example: raydist clean runs --yes
+    Example: raydist clean runs --keep-runs quickstart --keep-runs "mine*" --yes
     """
     from raydist.cluster.pipeline import unused_stages
     from raydist.storage import Storage
 
     store = Storage(storage)
-    unused = unused_stages(store)
+    unused = unused_stages(store, keep_runs or ())
     for name in unused:
         print(("deleted " if yes else "unused: ") + name)
         if yes:
             store.delete(name)
     if not unused:
-        print("nothing to clean: every stage is used by a run")
+        print("nothing to clean: every stage is used by a run that is kept")
     elif not yes:
         print(f"{len(unused)} stages would go; add --yes to delete them")
 

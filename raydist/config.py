@@ -5,6 +5,7 @@ Command line over YAML, over the YAML it extends, over defaults. All problems ar
 
 from __future__ import annotations
 
+import copy
 import difflib
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -435,7 +436,7 @@ class TrainConfig(Section):
 class OptimConfig(Section):
     lr: float = Field(3e-5, gt=0)
     weight_decay: float = Field(0.01, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     clip_norm: float = Field(1.0, gt=0)
     schedule: Literal["linear", "cosine", "constant"] = "linear"
@@ -609,6 +610,11 @@ class Config(Section):
                 "objectives.pfa.penalty_at: embedding needs a second derivative, which model.attention: sdpa has not: "
                 "use eager or auto, or penalty_at: representation"
             )
+        asked = {"predict.split": self.predict.split, "evaluate.predictions": list(self.evaluate.predictions)}
+        for key, names in asked.items() if self.task == "reader" else ():
+            for name in names:
+                if name not in self.sets():
+                    yield f"{key}: there is no data set {name!r}; there are {', '.join(self.sets()) or 'none'}"
         if self.task == "reader" and self.train.metric not in ("f1", "em"):
             yield f"train.metric: a reader has f1 and em, not {self.train.metric}"
         if self.retriever.loss != "softmax" and not self.mining.hard_negatives:
@@ -702,11 +708,12 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        problems += [_explain(problem) for problem in error.errors()]
+        problems += [_explain(problem) for problem in error.errors()] + _problems_beside(values, error)
     if problems:
+        problems = sorted(set(problems))
         count = f"{len(problems)} problem" + "s" * (len(problems) > 1)
         given = f" with {len(overrides)} override" + "s" * (len(overrides) > 1) if overrides else ""
-        raise ConfigError(f"{path}{given}: {count}\n  " + "\n  ".join(sorted(set(problems))))
+        raise ConfigError(f"{path}{given}: {count}\n  " + "\n  ".join(problems))
     return Loaded(config, origins)
 
 
@@ -766,9 +773,14 @@ def _merge(base: Any, over: Any) -> Any:
 
 
 def _set(values: dict, path: list[str], value: Any) -> None:
+    """Where the path leads through a plain value, that is what is wrong, and the check will say so; files are in short."""
     for key in path[:-1]:
-        if not isinstance(values.get(key), dict):
-            values[key] = {"files": values[key]} if isinstance(values.get(key), str | list) else {}
+        if isinstance(values.get(key), str | list) and path[0] in ("data", "corpus"):
+            values[key] = {"files": values[key]}
+        elif values.get(key) is None:
+            values[key] = {}
+        elif not isinstance(values[key], dict):
+            return
         values = values[key]
     values[path[-1]] = value
 
@@ -793,9 +805,43 @@ def _first_line(error: Exception) -> str:
 SHAPES = ("function-", "tuple[", "constrained-", "literal[", "list[")  # in the place of a problem: which alternative it is of
 
 
+def _path(problem: Any) -> list[str]:
+    return [str(part) for part in problem["loc"] if not str(part).startswith(SHAPES)]
+
+
+def _problems_beside(values: dict, error: ValidationError) -> list[str]:
+    """What is wrong between keys, where others that are wrong by themselves keep it from being looked at: the same values are
+    checked without these. A problem that names one of them may come from its absence, and waits until it is mended.
+    """
+    found = {tuple(_known_part(values, _path(problem))): problem["type"] for problem in error.errors()}
+    wrong = {path: kind for path, kind in found.items() if path and kind != "value_error"}
+    values = copy.deepcopy(values)
+    for path in sorted(wrong, key=len, reverse=True):
+        section = values
+        for key in path[:-1]:
+            section = section[key]
+        del section[path[-1]]
+    names = [path[-1] for path, kind in wrong.items() if kind != "extra_forbidden"]
+    try:
+        Config.model_validate(values)
+    except ValidationError as left:
+        told = [_explain(problem) for problem in left.errors() if problem["type"] == "value_error"]
+        return [text for text in told if not any(name in text for name in names)]
+    return []
+
+
+def _known_part(values: Any, path: list[str]) -> Iterator[str]:
+    """The keys of a path that are there."""
+    for key in path:
+        if not isinstance(values, dict) or key not in values:
+            return
+        yield key
+        values = values[key]
+
+
 def _explain(problem: Any) -> str:
     """One line of a validation error: the full key, what was wanted, what was seen."""
-    path = [str(part) for part in problem["loc"] if not str(part).startswith(SHAPES)]
+    path = _path(problem)
     key = ".".join(path) or "the config"
     if problem["type"] == "extra_forbidden":
         near = _nearest(path)

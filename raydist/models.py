@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,13 @@ TINY_SHAPE = {
     "intermediate_size": 256,
     "max_position_embeddings": 512,
 }
+TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # any of these makes one
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"]
+DROPOUTS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),  # BERT's and most others'
+    *("dropout", "attention_dropout"),  # DistilBERT's
+    *("embedding_dropout", "mlp_dropout", "classifier_dropout"),  # ModernBERT's
+)
 TOWERS = ("query", "answer")  # folders of a dual encoder whose towers are separate
 
 
@@ -58,30 +65,46 @@ def tower_folder(folder: Path, tower: str) -> Path:
     return folder / tower if (folder / tower / "config.json").is_file() else folder
 
 
+@contextmanager
+def _opening(auto_class: Any, folder: Path) -> Iterator[None]:
+    """What transformers says of a folder that it cannot open becomes one message; what it says of others is not shown."""
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # a new head is what we want, not a warning
+    logging.disable_progress_bar()
+    try:
+        yield
+    except (OSError, ValueError, StrictDataclassError, SafetensorError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise InputError(f"{folder}: cannot be opened with {auto_class.__name__}: {why}") from None
+
+
+def load_shape(auto_class: Any, folder: Path) -> Any:
+    """A model of transformers as a folder's config describes it: its modules, without weights."""
+    import torch
+    from transformers import AutoConfig
+
+    with _opening(auto_class, folder), torch.device("meta"):
+        return auto_class.from_config(AutoConfig.from_pretrained(folder))
+
+
 def load_pretrained(
     auto_class: Any, folder: Path, *, attention: str = "auto", dropout: float | None = None, seed: int = 0, **settings: Any
 ) -> Any:
     """A model of transformers from a folder, in float32. What the folder lacks (a head, say) is drawn from the seed."""
     import torch
-    from huggingface_hub.errors import StrictDataclassError
-    from safetensors import SafetensorError
     from transformers import AutoConfig
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()  # a new head is what we want, not a warning
-    logging.disable_progress_bar()
-    with torch.random.fork_rng(devices=[]):
+    with _opening(auto_class, folder), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        try:
-            config = AutoConfig.from_pretrained(folder, **settings)
-            for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
-                if dropout is not None and hasattr(config, key):
-                    setattr(config, key, dropout)
-            how = {} if attention == "auto" else {"attn_implementation": attention}
-            return auto_class.from_pretrained(folder, config=config, dtype=torch.float32, use_safetensors=True, **how)
-        except (OSError, ValueError, StrictDataclassError, SafetensorError) as error:
-            why = " ".join(str(error).split())[:200]
-            raise InputError(f"{folder}: cannot be opened with {auto_class.__name__}: {why}") from None
+        config = AutoConfig.from_pretrained(folder, **settings)
+        for key in DROPOUTS:
+            if dropout is not None and getattr(config, key, None) is not None:
+                setattr(config, key, dropout)
+        how = {} if attention == "auto" else {"attn_implementation": attention}
+        return auto_class.from_pretrained(folder, config=config, dtype=torch.float32, use_safetensors=True, **how)
 
 
 def _checked(folder: Path, towers: bool) -> Path:
@@ -110,6 +133,11 @@ def _check_files(folder: Path) -> None:
         others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".h5", ".msgpack", ".onnx"))
         seen = f"only {', '.join(others)}, which are not read because such files can run code" if others else "no weights"
         raise InputError(f"model folder {folder} has {seen}; save it once with save_pretrained(..., safe_serialization=True)")
+    if not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):
+        raise InputError(
+            f"model folder {folder} has no tokenizer (wanted one of {', '.join(TOKENIZERS)}); save it there once with "
+            f"AutoTokenizer.from_pretrained(...).save_pretrained({str(folder)!r})"
+        )
 
 
 def _fetch(name: str, revision: str | None) -> Path:

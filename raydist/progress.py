@@ -5,15 +5,30 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 QUIET_SECONDS = 30.0
+LONG_SECONDS = 3.0
 REDRAW_SECONDS = 1.0  # on a terminal, where nothing else is new
 
 
 def say(text: str) -> None:
     """A plain line for the user."""
     print(text, flush=True)
+
+
+@contextmanager
+def said_if_long(text: str) -> Iterator[None]:
+    """A plain line for what has no parts to be counted, where it takes more than a moment."""
+    timer = threading.Timer(LONG_SECONDS, say, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def duration(seconds: float) -> str:

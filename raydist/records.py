@@ -42,6 +42,7 @@ class Rejected:
     what: str  # "question" or "answer"
     reason: str  # one of a few fixed phrases, so that they can be counted
     detail: str  # what was seen
+    unit: str = "line"  # what `line` counts: lines, or the questions of a JSON document, or rows of a table
 
 
 @dataclass(slots=True)
@@ -55,6 +56,8 @@ class ReadCounts:
     answers_repaired: int = 0
     several_occurrences: int = 0  # answers given without offset whose text occurs more than once
     not_extractive: int = 0  # yes/no and other answers that are no piece of the passage by design
+    unlabelled: int = 0  # questions that were taken without answers, and not because they have none
+    impossible: int = 0  # questions that are said to have none
     reasons: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -91,6 +94,7 @@ REJECTED_SCHEMA = pa.schema(
         ("what", pa.string()),
         ("reason", pa.string()),
         ("detail", pa.string()),
+        ("unit", pa.string()),
     ]
 )
 

@@ -92,10 +92,13 @@ class Storage:
     def exists(self, name: str) -> bool:
         return self._opened[0].get_file_info(self.path(name)).type != pafs.FileType.NotFound
 
-    def sizes(self, folder: str = "") -> dict[str, int]:
-        """Names and sizes of the files directly in a folder; empty where there is no such folder."""
+    def files(self, folder: str = "") -> dict[str, pafs.FileInfo]:
+        """The files directly in a folder by name; empty where there is no such folder."""
         infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), allow_not_found=True))
-        return {info.base_name: info.size for info in infos if info.type == pafs.FileType.File}
+        return {info.base_name: info for info in infos if info.type == pafs.FileType.File}
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        return {name: info.size for name, info in self.files(folder).items()}
 
     def folders(self, folder: str = "") -> list[str]:
         infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), allow_not_found=True))
@@ -271,13 +274,29 @@ class Stage:
         return f"part-{number:05d}.{self.kind}"
 
     def manifest(self) -> Manifest | None:
-        """What is in it, if it is whole: the manifest is there, and every part it names has its size."""
-        name = f"{self.folder}/manifest.json"
-        if not self.storage.exists(name):
+        """What is in it, if it is whole: the manifest is there, and every part it names has its size, and its checksum where it
+        was not written before the manifest. (Bytes that a disk alters without a write are not noticed: all would be read.)
+        """
+        files = self.storage.files(self.folder)
+        if "manifest.json" not in files:
             return None
-        found = Manifest(**self.storage.read_json(name))
-        sizes = self.storage.sizes(self.folder)
-        return found if all(sizes.get(part["name"]) == part["bytes"] for part in found.parts) else None
+        found = Manifest(**self.storage.read_json(f"{self.folder}/manifest.json"))
+
+        def is_whole(part: dict) -> bool:
+            file = files.get(part["name"])
+            if file is None or file.size != part["bytes"]:
+                return False
+            if (file.mtime_ns or 0) < (files["manifest.json"].mtime_ns or 0):
+                return True
+            return checksum(self.storage.read_bytes(f"{self.folder}/{part['name']}")) == part["checksum"]
+
+        return found if all(map(is_whole, found.parts)) else None
+
+    def checksums(self) -> dict[str, str]:
+        """Of each part, as the manifest has it; empty where there is none yet."""
+        name = f"{self.folder}/manifest.json"
+        parts = self.storage.read_json(name)["parts"] if self.storage.exists(name) else []
+        return {part["name"]: part["checksum"] for part in parts}
 
     def finish(self, parts: list[dict], seconds: float) -> Manifest:
         """Write the manifest: from now on the stage is whole."""
@@ -325,9 +344,13 @@ def describe_part(name: str, content: bytes) -> dict:
         "name": name,
         "rows": info.get("rows", rows),  # of files beside it, where the part is nothing but counts
         "bytes": len(content),
-        "checksum": hashlib.blake2b(content, digest_size=16).hexdigest(),
+        "checksum": checksum(content),
         "info": info,
     }
+
+
+def checksum(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def read_parquet(storage: Storage, name: str, columns: Iterable[str] | None = None) -> pa.Table:

@@ -47,11 +47,18 @@ TABLES = "corpus: {train: {files: [a, b, c], format: tables, columns: %s}}\n"
             ["the config: 2 workers cannot share 1 rows", "needs a dev set", "one forward pass has 1 row", "not accuracy"],
         ),
         ("train: {accumulate: 20, evaluate_every: 0}\n", ["train: cannot cut a batch of 16", "train: choosing the best"]),
+        (
+            "train: {early_stop: 2, epochs: 0, accumulate: 20}\noptim: {betas: [2, 2], warmup_steps: 1, warmup_share: 1}\n",
+            ["train.epochs: should be", "train: cannot cut a batch of 16", "optim.betas.0", "optim.betas.1", "are both given"],
+        ),
+        ("optim: {lr: -1}\ntrain: {early_stop: 2}\n", ["optim.lr: should be", "train.early_stop needs a dev set"]),
+        ("train: {batch_size: 0}\ncluster: {workers: 64}\n", ["train.batch_size: should be"]),  # 64 may be right for another
+        ("trian: {}\ntrain: {early_stop: 2}\n", ["trian: unknown key", "train.early_stop needs a dev set"]),
         ("data: {dev: {leave_out: [2, 2]}}\n", ["data.dev: give either files or hub", "data.dev: leave_out is [fold, folds]"]),
     ],
 )
 def test_problems_between_keys_are_told_together(write, text, said):
-    with pytest.raises(ConfigError, match=f"{len(said)} problems\n") as error:
+    with pytest.raises(ConfigError, match=f"{len(said)} problems?\n") as error:
         load_config(write("wrong.yaml", text))
     for part in said:
         assert part in str(error.value)
@@ -76,6 +83,10 @@ def test_problems_between_keys_are_told_together(write, text, said):
         ("data: {test: {dev: a.json}}\n", "cannot be called 'dev'"),
         ("train: {accumulate: 20}\n", "cannot cut a batch of 16 into 20 groups"),
         ("optim: {lr: .inf}\n", "optim.lr"),
+        ("optim: {betas: [0.9, 1.0]}\n", "optim.betas.1: should be less than 1, got 1.0"),
+        ("optim: {betas: [-0.1, 0.9]}\n", "optim.betas.0: should be greater than or equal to 0, got -0.1"),
+        ("data: {dev: a.json}\npredict: {split: [dve]}\n", "predict.split: there is no data set 'dve'; there are dev"),
+        ("evaluate: {predictions: {dev: a.json}}\n", "evaluate.predictions: there is no data set 'dev'; there are none"),
         ("objectives: {infomax: {}}\ntrain: {batch_size: 1}\n", "draws negatives from the batch"),
         ("objectives: {infomax: {}}\ntrain: {batch_size: 7, accumulate: 4}\n", "one forward pass has 1 row"),
         ("objectives: {pfa: {penalty_at: embedding}}\nmodel: {attention: sdpa}\n", "needs a second derivative"),
@@ -145,6 +156,15 @@ def test_yaml_reads_3e_5_as_text_and_the_field_mends_it(write):
 def test_an_override_may_change_one_key_of_a_source_given_as_plain_files(write):
     source = load_config(write("a.yaml", "data: {dev: [a.json, b.json]}\n"), ["data.dev.language=de"]).config.data.dev
     assert (source.files, source.language) == (["a.json", "b.json"], "de")
+
+
+def test_an_override_inside_a_plain_value_leaves_it_to_be_told(write):
+    for text, key, seen in (("model: bert\n", "model.dropout=0", "'bert'"), ("optim: 5\n", "optim.lr=1", "5")):
+        with pytest.raises(ConfigError, match=rf"1 problem\n  {key.split('.')[0]}: should be a valid dictionary.*, got {seen}"):
+            load_config(write("a.yaml", text), [key])
+    assert load_config(
+        write("a.yaml", "objectives: {infomax: null}\n"), ["objectives.infomax.beta=1"]
+    ).config.objectives.infomax
 
 
 def test_workers_may_be_a_range_and_stay_one(write):

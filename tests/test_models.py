@@ -41,9 +41,10 @@ def test_a_name_that_stands_for_nothing_is_answered_with_what_there_is(name, mes
         ([], "has no config.json"),
         (["config.json"], "has no weights"),
         (["config.json", "pytorch_model.bin"], "only pytorch_model.bin, which are not read because such files can run code"),
+        (["config.json", "model.safetensors", "tokenizer_config.json"], r"has no tokenizer .*AutoTokenizer.*save_pretrained"),
     ],
 )
-def test_a_folder_without_safe_weights_is_refused(tmp_path, files, message):
+def test_a_folder_without_safe_weights_or_a_tokenizer_is_refused(tmp_path, files, message):
     for name in files:
         (tmp_path / name).write_text("{}")
     with pytest.raises(InputError, match=message):
@@ -63,6 +64,7 @@ def test_two_towers_are_taken_where_an_encoder_is_wanted_and_refused_by_name_els
         (tmp_path / tower).mkdir()
         (tmp_path / tower / "config.json").write_text("{}")
         (tmp_path / tower / "model.safetensors").touch()
+        (tmp_path / tower / "vocab.txt").touch()
     assert model_folder(str(tmp_path), towers=True) == open_model({"name": str(tmp_path)}) == tmp_path
     assert tower_folder(tmp_path, "answer") == tmp_path / "answer"
     with pytest.raises(InputError, match=f"holds two towers.*take {tmp_path}/query or {tmp_path}/answer"):

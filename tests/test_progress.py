@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from raydist import progress
-from raydist.progress import Progress, duration
+from raydist.progress import Progress, duration, said_if_long
 
 
 @pytest.fixture
@@ -39,6 +39,14 @@ def test_a_long_part_is_not_silent(heard, monkeypatch):
     assert not bar.thread.is_alive(), "nothing more is said"
     wanted = r"(read: 0/2 parts, for \d+ s\n){2,}(read: 1/2 parts, \S+/s, \d+ s left so far\n)+(read: 2.*\n)+"
     assert re.fullmatch(wanted, heard("read: 2 parts in "))
+
+
+def test_what_has_no_parts_is_told_where_it_is_long(heard, monkeypatch):
+    with said_if_long("report: drawing"):
+        pass
+    monkeypatch.setattr(progress, "LONG_SECONDS", 0.02)
+    with said_if_long("scoring"):
+        assert heard("scoring") == "scoring\n"
 
 
 def test_what_goes_fast_says_one_line(heard):

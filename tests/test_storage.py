@@ -227,4 +227,8 @@ def test_a_stage_is_whole_only_with_its_manifest_and_all_its_bytes(storage):
     assert stage.manifest().rows == 1
     storage.write_bytes(f"{stage.folder}/{stage.part(0)}", content[:-1])
     assert stage.manifest() is None
+    storage.write_bytes(f"{stage.folder}/{stage.part(0)}", content)
+    assert stage.manifest().rows == 1, "written again, and the same"
+    storage.write_bytes(f"{stage.folder}/{stage.part(0)}", bytes(len(content)))
+    assert stage.manifest() is None, "another content of the same size"
     assert Stage(storage, "windows", {"length": 256}).manifest() is None

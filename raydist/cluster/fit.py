@@ -188,7 +188,8 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     total = num_steps(
         len(train), batch_size=config.train.batch_size, epochs=config.train.epochs, max_steps=config.train.max_steps
     )
-    per_epoch = -(-len(train) // config.train.batch_size)
+    settings = config.train
+    per_epoch = -(-len(train) // settings.batch_size)
     plain = kind.build_task(per_epoch)
     task = ray.train.torch.prepare_model(
         plain, parallel_strategy_kwargs={"gradient_as_bucket_view": True} if ranks > 1 else None
@@ -200,6 +201,8 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     if given:  # a later one was not whole when its worker was killed
         checkpoints = [given, *(found for found in checkpoints if Path(found.path).name < Path(given.path).name)]
     state, damaged = restore(checkpoints, plain, optimizer, schedule, needed=given is not None)
+    if settings.choose == "best":
+        forget_lost_best(run, state)
     evaluation = kind.evaluation() if "dev" in sets and config.train.evaluate_every != 0 else None
     log = None
     if rank == 0:
@@ -207,9 +210,8 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
         if damaged:
             warnings.append(f"{', '.join(damaged)} cannot be read: an older checkpoint is used")
         trackers = open_trackers(config, run)
-        log = RunLog(run, state["step"], total, per_epoch, config.train.batch_size, trackers, warnings)
+        log = RunLog(run, state, total, per_epoch, config.train.batch_size, trackers, warnings)
     every = config.train.evaluate_every or per_epoch
-    settings = config.train
     places = [(ray.get_runtime_context().get_node_id(), state["step"])] * ranks
     if ranks > 1:
         torch.distributed.all_gather_object(places, places[0])
@@ -261,14 +263,14 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
             if log:
                 log.scores(done, scores, evaluating)
                 if better and settings.choose == "best":
-                    _export(kind, plain, run, "best")
+                    _export(kind, plain, run, f"best/{done}")
             over = state["over"] = bool(settings.early_stop and state["waited"] >= settings.early_stop)
             if log and over and log.recent:  # no later step will tell of these
                 log.step(done, lr)
         if done % settings.checkpoint_every == 0 or done == total or over:
             if log and (done == total or over):
                 fitted = log.summary(state)  # before the model is written, which is no training
-                fitted["model"] = _export_final(kind, plain, run, settings.choose == "best" and evaluation is not None)
+                fitted["model"] = _export_final(kind, plain, run, state["best_step"] if settings.choose == "best" else 0)
                 run.write_json("fitted.json", fitted)
                 write_traces(plain, batches[0], run)
             save(plain, optimizer, schedule, state, log, rank)
@@ -281,7 +283,7 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
             save(plain, optimizer, schedule, state, log, rank)
     if log:
         if not has_model(run):  # finished before, and its model was deleted since
-            _export_final(kind, plain, run, settings.choose == "best" and evaluation is not None)
+            _export_final(kind, plain, run, state["best_step"] if settings.choose == "best" else 0)
         log.close()
 
 
@@ -297,10 +299,10 @@ def _export(kind: Kind, task: torch.nn.Module, run: Storage, name: str) -> None:
         run.upload(Path(folder), name)
 
 
-def _export_final(kind: Kind, task: torch.nn.Module, run: Storage, best: bool) -> str:
-    """model/: the best so far, or the last."""
-    if best and has_model(run, "best"):
-        run.upload(run.local_copy("best"), "model")
+def _export_final(kind: Kind, task: torch.nn.Module, run: Storage, best_step: int) -> str:
+    """model/: that of the best step, or the last."""
+    if best_step and has_model(run, f"best/{best_step}"):
+        run.upload(run.local_copy(f"best/{best_step}"), "model")
         return "best"
     _export(kind, task, run, "model")
     return "last"
@@ -316,6 +318,7 @@ def save(task, optimizer, schedule, state: dict, log: RunLog | None, rank: int) 
         ray.train.report({"step": state["step"]})
         return
     assert log is not None
+    state |= log.times()
     with tempfile.TemporaryDirectory() as folder:
         save_file({name: value.contiguous() for name, value in task.state_dict().items()}, f"{folder}/task.safetensors")
         torch.save(optimizer.state_dict(), f"{folder}/optimizer.pt")
@@ -323,6 +326,20 @@ def save(task, optimizer, schedule, state: dict, log: RunLog | None, rank: int) 
         log.flush()
         metrics = log.latest | {"step": state["step"], "total": log.total}
         ray.train.report(metrics, checkpoint=Checkpoint.from_directory(folder))
+    keep_best(log.run, state)
+
+
+def keep_best(run: Storage, state: Mapping[str, Any]) -> None:
+    """Of best/STEP delete all but the one that the checkpoint just taken names: a run may have gone on from one before it."""
+    for name in run.folders("best"):
+        if name != str(state["best_step"]):
+            run.delete(f"best/{name}")
+
+
+def forget_lost_best(run: Storage, state: dict[str, Any]) -> None:
+    """Where the model of a checkpoint's best step is gone, since steps after it were lost, the best is of those to come."""
+    if state["best_step"] and not has_model(run, f"best/{state['best_step']}"):
+        state |= {"best": -1.0, "best_step": 0}
 
 
 def forget_torn_list(run: Storage) -> None:
@@ -404,13 +421,15 @@ class RunLog:
     def __init__(
         self,
         run: Storage,
-        step: int,
+        state: Mapping[str, Any],
         total: int,
         per_epoch: int,
         batch_size: int,
         trackers: Sequence[Tracker] = (),
         warnings: Sequence[str] = (),
     ) -> None:
+        """`state` is what training goes on from: a checkpoint's."""
+        step = state["step"]
         self.trackers, self.warnings = trackers, list(warnings)
         self.run, self.first, self.total, self.per_epoch, self.batch_size = run, step, total, per_epoch, batch_size
         old = run.read_bytes("metrics.jsonl").decode().splitlines() if run.exists("metrics.jsonl") else []
@@ -420,7 +439,8 @@ class RunLog:
         self.name = Path(run.path()).name
         self.flush()
         self.begun = self.seen_at = time.monotonic()
-        self.seen, self.startup, self.evaluating = step, 0.0, 0.0
+        self.seen, self.startup = step, 0.0
+        self.before, self.evaluating = state.get("seconds", 0.0), state.get("evaluating", 0.0)
         self._progress(step, "")
         from tensorboardX import SummaryWriter
 
@@ -470,12 +490,16 @@ class RunLog:
         self.evaluating += seconds
         self.seen_at += seconds
 
+    def times(self) -> dict[str, float]:
+        """Seconds of the whole training, evaluations among them: what was lost with a worker is not counted."""
+        return {"seconds": self.before + time.monotonic() - self.begun, "evaluating": self.evaluating}
+
     def summary(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        seconds = time.monotonic() - self.begun
-        rate = (state["step"] - self.first) * self.batch_size / max(1e-9, seconds - self.evaluating)
+        times = self.times()
+        rate = state["step"] * self.batch_size / max(1e-9, times["seconds"] - times["evaluating"])
         summary = {
             "steps": state["step"],
-            "seconds": round(seconds, 1),
+            "seconds": round(times["seconds"], 1),
             "startup_s": self.startup,
             "examples_per_s": round(rate, 2),
         }

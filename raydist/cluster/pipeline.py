@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from raydist.cluster.stages import Work, run_parts
 from raydist.cluster.watch import show
 from raydist.config import Config, SourceConfig, flatten, override, to_yaml
 from raydist.errors import InputError
-from raydist.progress import Progress, say
+from raydist.progress import Progress, said_if_long, say
 from raydist.records import REJECTED_SCHEMA, ReadCounts
 from raydist.storage import (
     Manifest,
@@ -41,7 +42,7 @@ from raydist.storage import (
 )
 from raydist.training import track
 
-EXAMPLES_VERSION = 3  # raise when a reader's output changes: older stages are then not taken for current ones
+EXAMPLES_VERSION = 4  # raise when a reader's output changes: older stages are then not taken for current ones
 WINDOWS_VERSION = 1
 PREDICTIONS_VERSION = 1
 # keys of `retriever` that change the weights, and not only the rows
@@ -78,6 +79,7 @@ class Run:
     stages: dict[str, dict] = field(default_factory=dict)
     prepared: dict[str, ReadySet] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)  # titles of stages that this command has used
+    rejected: dict[str, int] = field(default_factory=dict)  # rows of each set, to be told again at the end
     base: str | None = None  # the name of its base reader's run (two_stage.py), where trials share one
 
     def __post_init__(self) -> None:
@@ -131,6 +133,12 @@ class Run:
         self.touched.add(title)
         self.stages[title] = {"folder": stage.folder, "rows": manifest.rows, "seconds": manifest.seconds, "reused": reused}
         self.folder.write_json("stages.json", self.stages)
+
+    def tell_rejected(self) -> None:
+        """At the end of a command: how much of its input was left out."""
+        if self.rejected:
+            listed = ", ".join(f"{number:,} of {name}" for name, number in self.rejected.items())
+            say(f"rejected rows: {listed}; see {self.folder.path('rejected')}")
 
     def add_metrics(self, values: dict[str, Any], instead_of: str | None = None) -> None:
         """Final numbers, added to metrics.json in place of those that begin alike (by default, with the same first word)."""
@@ -205,6 +213,7 @@ def make_examples(run: Run, names: Iterable[str]) -> dict[str, Made]:
     made = {name: Made(works[name].stage, manifest) for name, manifest in zip(works, manifests)}
     for name, examples in made.items():
         _tell_rejected(run, name, sources[name], examples)
+        _check_rule(run, name, sources[name], examples)
     return made
 
 
@@ -218,6 +227,7 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
         "language": source.language,
         "columns": source.columns,
         "repair_offsets": data.repair_offsets,
+        "labelled": name == "train",
         "part_rows": data.part_rows,
     }
     title = f"examples of {name}"
@@ -227,7 +237,7 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
         reading["language"] = source.language or hub_language(source.hub, source.hub_config)
         name_of_hub = "hub:" + "/".join(part for part in hub if part)
         as_rows: dict[str, Any] = {"file": name_of_hub, "format": hub_format(source.hub, source.format)}
-        as_rows |= {key: reading[key] for key in ("language", "columns", "repair_offsets")}
+        as_rows |= {key: reading[key] for key in ("language", "columns", "repair_offsets", "labelled")}
         specs: list[dict] = [
             {"hub": hub, "start": start, "end": min(start + HUB_ROWS, len(rows)), "reading": as_rows}
             for start in range(0, len(rows), HUB_ROWS)
@@ -245,9 +255,11 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
         language=source.language,
         columns=source.columns,
         repair_offsets=data.repair_offsets,
+        labelled=name == "train",
     )
     told = {split.path: {"language": split.language, "format": split.format} for split in splits}  # language: also by a folder
-    files = [told[path] | {"name": Path(path).name, "digest": file_digest(path)} for path in sorted(places)]
+    with said_if_long(f"{title}: looking whether the files have changed"):
+        files = [told[path] | {"name": Path(path).name, "digest": file_digest(path)} for path in sorted(places)]
     specs = [asdict(split) | {"path": places[split.path]} for split in splits]
     return Work(Stage(run.storage, "examples", reading | {"files": files}), specs, title)
 
@@ -264,6 +276,8 @@ def locate(run: Run, pattern: str) -> dict[str, str]:
 
 def _drop_duplicates(work: Work, parts: list[dict]) -> list[dict]:
     """Of questions with the same id the first is kept; the others are rejected by name. Rewrites only parts that hold some."""
+    from raydist.corpus.readers import DUPLICATE_ID, UNITS
+
     storage, folder = work.stage.storage, work.stage.folder
     seen: set[tuple[str, str]] = set()
     lines = []
@@ -279,21 +293,20 @@ def _drop_duplicates(work: Work, parts: list[dict]) -> list[dict]:
         if again:
             table = read_parquet(storage, name)
             dropped = table.take(again).select(["file", "line", "id"])
-            reason = pa.table(
-                {
-                    "what": ["question"] * len(again),
-                    "reason": ["duplicate id"] * len(again),
-                    "detail": ["another question of this data set has the same id"] * len(again),
-                }
-            )
+            reason = {
+                "what": "question",
+                "reason": DUPLICATE_ID,
+                "detail": "another question of this data set has the same id",
+                "unit": UNITS[work.specs[number].get("layout", "parquet")],  # the hub's are rows, too
+            }
             rejected_name = f"{folder}/rejected-{number:05d}.parquet"
             old = read_parquet(storage, rejected_name).to_pylist()
-            new = [a | b for a, b in zip(dropped.to_pylist(), reason.to_pylist())]
+            new = [row | reason for row in dropped.to_pylist()]
             rows = old + [row for row in new if row not in old]
             storage.write_bytes(rejected_name, encode_table(pa.Table.from_pylist(rows, REJECTED_SCHEMA), "parquet", {}))
             counts = ReadCounts(**part["info"])
             counts.questions_rejected += len(again)
-            counts.reasons["duplicate id"] = counts.reasons.get("duplicate id", 0) + len(again)
+            counts.reasons[DUPLICATE_ID] = counts.reasons.get(DUPLICATE_ID, 0) + len(again)
             keep = np.setdiff1d(np.arange(len(ids)), again)
             row_group = work.stage.identity["part_rows"]
             content = encode_table(table.take(keep), "parquet", asdict(counts), row_group)
@@ -303,8 +316,31 @@ def _drop_duplicates(work: Work, parts: list[dict]) -> list[dict]:
     return lines
 
 
+def _key(name: str) -> str:
+    """The dotted key of a data set."""
+    return f"data.{name}" if name in ("train", "dev") else f"data.test.{name}"
+
+
+def _check_rule(run: Run, name: str, source: SourceConfig, examples: Made) -> None:
+    """A set is scored by a rule that knows its languages; told now, and not after the training."""
+    from raydist.reader.metrics import choose_rule, normaliser
+
+    rule = choose_rule(source.rule, examples.stage.identity)
+    if name == "train" or rule != "mlqa":  # the others are for any language
+        return
+    parts = [f"{examples.stage.folder}/{part['name']}" for part in examples.manifest.parts]
+    columns = [read_parquet(run.storage, part, ["language"])["language"] for part in parts]
+    for language in sorted({language for column in columns for language in column.unique().to_pylist()}):
+        try:
+            normaliser(rule, language)
+        except InputError as error:
+            raise InputError(f"{name}: {error} ({_key(name)}.rule=squad)") from None
+
+
 def _tell_rejected(run: Run, name: str, source: SourceConfig, examples: Made) -> None:
     """Copy the rejected rows into the run, say how many, and stop where they are too many or nothing is left."""
+    from raydist.corpus.readers import NOT_AT_OFFSET, UNLABELLED
+
     counts = [ReadCounts(**part["info"]) for part in examples.manifest.parts]
     total = ReadCounts(
         **{key: sum(getattr(count, key) for count in counts) for key in ReadCounts.__dataclass_fields__ if key != "reasons"}
@@ -320,14 +356,22 @@ def _tell_rejected(run: Run, name: str, source: SourceConfig, examples: Made) ->
         say(f"{name}: {total.several_occurrences:,} answers without an offset occur more than once; the first is the label")
     if total.not_extractive:
         say(f"{name}: {total.not_extractive:,} questions have answers that are no piece of the passage (yes, no): left out")
+    if total.unlabelled:
+        others = f"; {total.impossible:,} others are marked is_impossible" if total.impossible else ""
+        way = f". If they have no answer, mark them, or set {_key(name)}.format=squad_v2"
+        say(
+            f"{name}: {total.unlabelled:,} of {total.questions:,} questions have neither an answer nor is_impossible: they are "
+            f"answered and not scored{others}" + way * (total.unlabelled < examples.manifest.rows)  # else they are but asked
+        )
+    listed = ", ".join(f"{number:,} {reason}" for reason, number in sorted(reasons.items(), key=lambda item: -item[1]))
     if bad:
+        run.rejected[name] = bad
         show("raydist_rejected_rows", bad, run=run.config.name, set=name)
         tables = [
             read_parquet(run.storage, f"{examples.stage.folder}/rejected-{number:05d}.parquet")
             for number in range(len(examples.manifest.parts))
         ]
         run.folder.write_bytes(f"rejected/{name}.parquet", encode_table(pa.concat_tables(tables), "parquet", {}))
-        listed = ", ".join(f"{number:,} {reason}" for reason, number in sorted(reasons.items(), key=lambda item: -item[1]))
         say(
             f"{name}: rejected {total.answers_rejected:,} of {total.answers:,} answers and {total.questions_rejected:,} of "
             f"{total.questions:,} questions ({listed}); see {run.folder.path('rejected')}/{name}.parquet"
@@ -336,9 +380,14 @@ def _tell_rejected(run: Run, name: str, source: SourceConfig, examples: Made) ->
         run.folder.delete(f"rejected/{name}.parquet")  # of an earlier command, before the data were mended
     limit = run.config.data.max_rejected
     if total.rejected_share > limit:
+        ways = ["mend the data"]
+        if NOT_AT_OFFSET in reasons and not run.config.data.repair_offsets:
+            ways.append("try data.repair_offsets=true")
+        if UNLABELLED in reasons:
+            ways.append(f"set {_key(name)}.format=squad_v2 if questions without answers have none")
         raise InputError(
-            f"{name}: {total.rejected_share:.1%} of the rows are bad, more than data.max_rejected allows ({limit:.1%}). "
-            f"Look at {run.folder.path('rejected')}/{name}.parquet; mend the data, try data.repair_offsets=true, "
+            f"{name}: {total.rejected_share:.1%} of the rows are bad, more than data.max_rejected allows ({limit:.1%}): "
+            f"{listed}. Look at {run.folder.path('rejected')}/{name}.parquet; {', '.join(ways)}, "
             f"or raise data.max_rejected (to {np.ceil(total.rejected_share * 100) / 100:.2f})"
         )
     if not examples.manifest.rows:
@@ -350,7 +399,7 @@ def prepare(run: Run, names: Iterable[str]) -> dict[str, ReadySet]:
     names = list(names)
     missing = [name for name in names if name not in run.prepared]
     if missing:
-        _ = run.model_folder  # a wrong name is told before anything is read
+        _check_model(run)  # before anything is read
         examples = make_examples(run, missing)
         where = make_windows_of(run, examples)
         run.prepared |= {name: ReadySet(examples[name], where[name]) for name in missing}
@@ -367,13 +416,11 @@ def make_windows_of(run: Run, examples: dict[str, Made]) -> dict[str, dict]:
     data, model = run.config.data, run.config.model
     lengths = {key: getattr(data, key) for key in ("max_length", "max_question_length", "doc_stride", "no_answer_windows")}
     tokenizer = tokenizer_digest(run.model_folder)
-    _check_lengths(run)
     works = {}
     for name, made in examples.items():
         choice = _choice(run, name, made)
         own = lengths if name == "train" else lengths | {"no_answer_windows": "cls"}
         identity = {
-            "train": name == "train",
             "version": WINDOWS_VERSION,
             "examples": made.stage.fingerprint,
             "tokenizer": tokenizer,
@@ -386,7 +433,6 @@ def make_windows_of(run: Run, examples: dict[str, Made]) -> dict[str, dict]:
                 "row_group": group,
                 "choice": choice,
                 "lengths": own,
-                "train": name == "train",
             }
             for part, group in _row_groups(run, made)
         ]
@@ -416,11 +462,13 @@ def tokenizer_digest(folder: Path) -> str:
     return fingerprint({path.name: file_digest(path) for path in files})
 
 
-def _check_lengths(run: Run) -> None:
-    """A window must fit the model's positions."""
-    from raydist.reader.model import COUNTED_POSITIONS
+def _check_model(run: Run) -> None:
+    """It must be there, have a span head (those that are built in have), and positions for a window."""
+    from raydist.reader.model import COUNTED_POSITIONS, check_reader
 
     config = json.loads((run.model_folder / "config.json").read_text())
+    if not run.config.model.name.startswith("builtin:"):
+        check_reader(run.model_folder)
     most = config.get("max_position_embeddings")
     if most and config.get("model_type") in COUNTED_POSITIONS:
         most -= config.get("pad_token_id", 1) + 1
@@ -488,9 +536,13 @@ def train_on(run: Run, sets: dict[str, dict], *, fresh: bool = False, callbacks:
         )
     identity = _training_identity(run, sets)
     if fresh:
-        made = ["checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "tensorboard", "workers.json"]
+        made = ["checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "tensorboard", "workers.json", "progress.json"]
+        made += ["predictions", "evaluation", "ranked", "trace", "report.html"]  # what the old model answered, and its scores
         made += ["mlflow.json", "wandb.json", "wandb"]  # started over, it is another run there, too
-        made += ["metrics.json"] * (config.task == "reader")  # a retriever's has been written to by earlier stages
+        if config.task == "reader":
+            made.append("metrics.json")
+        elif run.folder.exists("metrics.json"):  # to which mining has written before
+            run.add_metrics({}, instead_of="retrieval.")
         for name in [*made, "training.json"]:  # last: until then the old checkpoints are known for what they are
             run.folder.delete(name)
     if run.folder.exists("training.json"):
@@ -531,7 +583,8 @@ def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
     for key in ("keep_checkpoints", "checkpoint_every", "log_every"):
         del keep["train"][key]
     flat = dict(_flat(keep))
-    flat["model.weights"] = folder_digest(run.model_folder)
+    with said_if_long(f"train: looking whether {run.config.model.name} has changed"):
+        flat["model.weights"] = folder_digest(run.model_folder)
     for name, where in sets.items():
         flat |= dict(_flat(where["identity"], f"data.{name}"))
     if "dev" in sets and config["task"] == "reader":  # decides which model is the best one
@@ -563,9 +616,6 @@ def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
     config, hard = run.config, run.config.objectives.hard_learning
     crossed = names is None and hard is not None and hard.nbest_folds > 1
     names = names or config.predict.split or [name for name in config.sets() if name != "train"]
-    for name in names:
-        if name not in config.sets():
-            raise InputError(f"predict.split: there is no data set {name!r}; there are {', '.join(config.sets()) or 'none'}")
     if not names:
         raise InputError("there is nothing to predict: set data.dev or data.test")
     if crossed and "train" in names and config.predict.model:
@@ -684,9 +734,6 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
         return {}
     foreign = config.evaluate.predictions
     names = list(foreign) or config.predict.split or [name for name in config.sets() if name != "train"]
-    for name in names:
-        if name not in config.sets():
-            raise InputError(f"evaluate: there is no data set {name!r}; there are {', '.join(config.sets()) or 'none'}")
     if not names:
         say("evaluate: no dev or test set is given")
         return {}
@@ -704,7 +751,9 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
         if choice:
             table = table.filter(pa.array(chosen(table["id"].to_pylist(), choice)))
         table = with_unique_ids(table)
-        examples = examples_of(table.filter(pc.is_in(table["id"], tables[name]["id"])) if name in tables else table)
+        table = table.filter(pc.is_in(table["id"], tables[name]["id"])) if name in tables else table
+        examples = examples_of(table)
+        unlabelled = table.num_rows - len(examples)
         if not examples:
             say(f"{name}: no question has an answer to compare with; see predictions/{name}.json")
             continue
@@ -715,16 +764,19 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
                 f"those of the set like {examples[0].id!r}"
             )
         differences = null_differences(tables[name]) if name in tables else None
-        scores, table = evaluate_set(
-            examples,
-            nbest,
-            rule=choose_rule(source.rule, made[name].stage.identity),
-            adversarial=source.adversarial,
-            at_k=config.evaluate.at_k,
-            bootstrap=config.evaluate.bootstrap,
-            null_differences=differences,
-            null_threshold=threshold,
-        )
+        with said_if_long(f"{name}: scoring {len(examples):,} questions"):
+            scores, table = evaluate_set(
+                examples,
+                nbest,
+                rule=choose_rule(source.rule, made[name].stage.identity),
+                adversarial=source.adversarial,
+                at_k=config.evaluate.at_k,
+                bootstrap=config.evaluate.bootstrap,
+                null_differences=differences,
+                null_threshold=threshold,
+            )
+        if unlabelled:
+            scores["unlabelled"] = unlabelled
         if name == "dev":
             threshold = scores.get("null_threshold")
         elif scores.get("null_threshold_from") == "this set":
@@ -794,7 +846,8 @@ def report(run: Run) -> Path | None:
     if not run.folder.is_local:
         say("report: runs on an object store are not drawn; copy the run's folder and use raydist report")
         return None
-    path = write_report([Path(run.folder.path())])
+    with said_if_long("report: drawing"):
+        path = write_report([Path(run.folder.path())])
     say(f"report in {path}")
     return path
 
@@ -853,12 +906,22 @@ def describe_run(folder: str) -> str:
     return "\n".join(lines)
 
 
-def unused_stages(storage: Storage) -> list[str]:
-    """Stage folders that no run's stages.json names."""
+def unused_stages(storage: Storage, keep_runs: Sequence[str] = ()) -> list[str]:
+    """Stage folders that no run's stages.json names; with `keep_runs`, names or patterns, that none of these does."""
     if not storage.folders():
         raise InputError(f"{storage.uri} holds no runs; give the folder that `storage` names in the config")
-    used = {stage["folder"] for run in _runs_in(storage) for stage in storage.read_json(f"{run}/stages.json").values()}
+    runs = list(_runs_in(storage))
+    for name in keep_runs:
+        if not any(_is_called(run, name) for run in runs):
+            raise InputError(f"--keep-runs {name}: no such run in {storage.uri}; there are {', '.join(runs) or 'none'}")
+    kept = [run for run in runs if not keep_runs or any(_is_called(run, name) for name in keep_runs)]
+    used = {stage["folder"] for run in kept for stage in storage.read_json(f"{run}/stages.json").values()}
     return [f"stages/{name}" for name in storage.folders("stages") if f"stages/{name}" not in used]
+
+
+def _is_called(run: str, name: str) -> bool:
+    """Whether a run has this name, or is in a folder of this name, as a sweep's trials are; `*` stands for anything."""
+    return fnmatchcase(run, name) or fnmatchcase(run, f"{name}/*")
 
 
 def _runs_in(storage: Storage, folder: str = "") -> Iterator[str]:

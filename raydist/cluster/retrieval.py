@@ -29,7 +29,7 @@ from raydist.corpus.readers import language_of
 from raydist.errors import InputError
 from raydist.mining import parts as make
 from raydist.models import TOWERS, open_model, tower_folder
-from raydist.progress import say
+from raydist.progress import said_if_long, say
 from raydist.records import rejected_table
 from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
 from raydist.training import track
@@ -122,7 +122,8 @@ def _set_work(run: Run, name: str, source: CorpusSource) -> Work:
     files += [fetch(boundaries)] if boundaries else []
     reading = source.model_dump(mode="json", exclude={"files", "boundaries"}) | {"seed": run.config.data.seed}
     reading["columns"] = {table: source.columns_of(table) for table in CORPUS_COLUMNS.get(source.format, {})}
-    digests: list[dict[str, Any]] = [{"name": file.name, "digest": file_digest(file)} for file in files]
+    with said_if_long(f"corpus {name}: looking whether the files have changed"):
+        digests: list[dict[str, Any]] = [{"name": file.name, "digest": file_digest(file)} for file in files]
     if source.format == "squad":  # whose sentences are cut by language, which a folder's name may tell
         digests = [digest | {"language": language_of(str(file))} for digest, file in zip(digests, files)]
     identity = {"version": VERSION, "files": digests, **reading}
@@ -164,6 +165,7 @@ def _tell(run: Run, name: str, made: Made) -> None:
 def _tell_rejected(run: Run, what: str, file: str, rejected: pa.Table, kept: int) -> None:
     """Put the rejected rows into the run and say how many they are, and stop where it is too many."""
     run.folder.write_bytes(file, encode_table(rejected, "parquet", {}))
+    run.rejected[what] = len(rejected)
     reasons = sorted(Counter(rejected["reason"].to_pylist()).items())
     listed, where = ", ".join(f"{number:,} {reason}" for reason, number in reasons), run.folder.path(file)
     say(f"{what}: rejected {len(rejected):,} rows ({listed}); see {where}")

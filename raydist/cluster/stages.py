@@ -129,13 +129,15 @@ def run_parts(
 
 
 def _existing(work: Work) -> dict[int, dict]:
-    """Parts of an earlier, interrupted run of the same stage."""
-    names = work.stage.storage.sizes(work.stage.folder)
+    """Parts of an earlier, interrupted run of the same stage; of a finished one, those that are as they were."""
+    names, known = work.stage.storage.sizes(work.stage.folder), work.stage.checksums()
     numbered = {work.stage.part(number): number for number in range(len(work.specs))}
     found = {}
     for name in names.keys() & numbered.keys():
         try:
-            found[numbered[name]] = describe_part(name, work.stage.storage.read_bytes(f"{work.stage.folder}/{name}"))
+            part = describe_part(name, work.stage.storage.read_bytes(f"{work.stage.folder}/{name}"))
+            if known.get(name, part["checksum"]) == part["checksum"]:
+                found[numbered[name]] = part
         except (pa.ArrowException, OSError, ValueError):  # damaged: made again
             continue
     return found

@@ -15,7 +15,7 @@ A format is recognised by content:
 
 `squad_v2` is never guessed: it says of a squad file or of flat rows that a question without answers is impossible.
 Elsewhere a question without answers is unlabelled, good for prediction: it is accepted, with no answers and
-`is_impossible` false. Offsets count code points.
+`is_impossible` false, unless `labelled` says that answers are needed. Offsets count code points.
 
 What is wrong with a row goes to `Rejected` under one of the phrases below; an answer is refused alone, its question
 only when no valid answer is left. For each split, questions read = examples + questions rejected + not extractive.
@@ -50,6 +50,7 @@ NOT_AT_OFFSET = "answer not at its offset"
 EMPTY_ANSWER = "answer text empty"
 NOT_IN_PASSAGE = "answer does not occur in the passage"
 NO_ANSWER_LEFT = "no valid answer left"
+UNLABELLED = "neither an answer nor is_impossible"
 IMPOSSIBLE_ANSWERED = "impossible question with answers"
 EMPTY_QUESTION = "empty question"
 EMPTY_PASSAGE = "empty passage"
@@ -100,6 +101,8 @@ _OTHER_FORMATS = {
 }
 _WANTED = "wanted SQuAD, MRQA, HotpotQA or QED JSON, rows with a question and a context, Parquet or CSV"
 
+UNITS = {"lines": "line", "csv": "line", "parquet": "row", "document": "question"}  # what is counted in each layout
+
 Read = tuple[list[Example], list[Rejected], ReadCounts]
 
 
@@ -116,6 +119,7 @@ class Split:
     language: str | None = None
     columns: tuple[tuple[str, str], ...] = ()
     repair_offsets: bool = False
+    labelled: bool = False
 
 
 # Which files, and how to cut them
@@ -151,6 +155,7 @@ def plan_splits(
     language: str | None = None,
     columns: Mapping[str, str] | None = None,
     repair_offsets: bool = False,
+    labelled: bool = False,
     max_bytes: int = 64 << 20,
 ) -> list[Split]:
     """Cut files (globs too) into pieces of about max_bytes; the cuts depend on nothing but the files and max_bytes.
@@ -180,6 +185,7 @@ def plan_splits(
             language=language or language_of(path),
             columns=tuple(sorted((columns or {}).items())),
             repair_offsets=repair_offsets,
+            labelled=labelled,
         )
         splits += [replace(whole, start=start, end=end, first_line=line) for start, end, line in pieces]
     return splits
@@ -224,7 +230,7 @@ def _cut_parquet(path: str, names: dict[str, str], columns: Mapping[str, str], m
 
 def read_split(split: Split, named: str | None = None) -> Read:
     """The examples of one split, what was left out of it, and the counts; rows say `named` where the path is but a copy's."""
-    reader = _Reader(named or split.path, split.format, split.language, split.columns, split.repair_offsets)
+    reader = _Reader(named or split.path, split.format, split.language, split.columns, split.repair_offsets, split.labelled)
     if split.layout == "document":
         reader.read_document(_load_document(split.path))
     elif split.layout == "lines":
@@ -251,11 +257,12 @@ def read_rows(
     language: str | None = None,
     columns: Mapping[str, str] | None = None,
     repair_offsets: bool = False,
+    labelled: bool = False,
     first_line: int = 1,
 ) -> Read:
     """The same checks for rows that are in memory already, such as those of `datasets`; `file` says where they came from."""
     _check_format(format)
-    reader = _Reader(file, format, language, tuple((columns or {}).items()), repair_offsets)
+    reader = _Reader(file, format, language, tuple((columns or {}).items()), repair_offsets, labelled)
     reader.read_rows(rows, first_line)
     return reader.examples, reader.rejected, reader.counts
 
@@ -321,9 +328,16 @@ class _Reader:
     """Takes rows of one source; keeps the examples, what was left out, and the counts."""
 
     def __init__(
-        self, file: str, format: str, language: str | None, columns: Iterable[tuple[str, str]], repair_offsets: bool
+        self,
+        file: str,
+        format: str,
+        language: str | None,
+        columns: Iterable[tuple[str, str]],
+        repair_offsets: bool,
+        labelled: bool,
     ) -> None:
         self.file, self.format, self.language, self.repair_offsets = file, format, language, repair_offsets
+        self.labelled = labelled
         self.columns = dict(columns)
         self.names = _column_names(self.columns)
         self.examples: list[Example] = []
@@ -332,10 +346,12 @@ class _Reader:
         self.index_of: dict[tuple[str, str], int] = {}  # (id, language): the translations of a question share its id
         self.bad_text = LONE_SURROGATE  # what it means that a text cannot be written as UTF-8
         self.passage: tuple[Any, str] = (None, "")  # the last one and its id
+        self.unit = "row"  # what is counted where it says line
 
     # layouts
 
     def read_document(self, document: Any) -> None:
+        self.unit = UNITS["document"]
         if self.format in ("squad", "squad_v2") and isinstance(document, dict):
             self.read_squad(document)
         elif isinstance(document, list):
@@ -344,6 +360,7 @@ class _Reader:
             raise InputError(f"{self.file}: read as {self.format}, wanted a list of objects, saw {_kind(document)}")
 
     def read_lines(self, data: bytes, first_line: int) -> None:
+        self.unit = UNITS["lines"]
         add_row = None
         for line, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), first_line):
             if not raw or raw.isspace():
@@ -373,6 +390,7 @@ class _Reader:
             raise InputError(f"{self.file}: not UTF-8 in rows {first_line} to {first_line + 1023} ({error})") from error
 
     def read_csv(self, data: bytes) -> None:
+        self.unit = UNITS["csv"]
         self.bad_text = INVALID_UTF8  # undecodable bytes arrive as surrogates
         records = _csv_records(self.file, data)
         header = next(records)[1]
@@ -527,7 +545,7 @@ class _Reader:
             self.counts.answers_rejected += 1
         self.counts.reasons[fault.reason] = self.counts.reasons.get(fault.reason, 0) + 1
         id = "" if id is None else _writable(str(id))
-        self.rejected.append(Rejected(self.file, line, id, what, fault.reason, _writable(fault.detail)))
+        self.rejected.append(Rejected(self.file, line, id, what, fault.reason, _writable(fault.detail), self.unit))
 
     def add(
         self,
@@ -559,6 +577,9 @@ class _Reader:
             counts.answers += len(answers)
             counts.not_extractive += 1
             return
+        if self.labelled and not answers and not is_impossible:
+            self.reject(line, id, "question", _Fault(UNLABELLED, _short(question)))
+            return
         valid: list[Answer] = []
         for text, start in answers:
             if start is None and any(text == answer.text for answer in valid):
@@ -574,9 +595,11 @@ class _Reader:
         language = self.language or (_writable(language) if isinstance(language, str) and language else "en")
         first = self.index_of.setdefault((id, language), len(self.examples))
         if first < len(self.examples):
-            detail = f"first at line {self.examples[first].line}: {_short(question)}"
+            detail = f"first at {self.unit} {self.examples[first].line}: {_short(question)}"
             self.reject(line, id, "question", _Fault(DUPLICATE_ID, detail))
             return
+        counts.impossible += is_impossible
+        counts.unlabelled += not (answers or is_impossible)
         self.examples.append(
             Example(
                 id=id,
@@ -873,8 +896,8 @@ def _recognise(path: str, names: dict[str, str]) -> tuple[str, str]:
 
 
 def _recognise_object(path: str, text: str, is_whole: bool, names: dict[str, str]) -> tuple[str, str]:
-    """JSON Lines, if at least half of the first lines are objects; else a document."""
-    if _SQUAD_START.match(text):
+    """JSON Lines, if at least half of the first lines are objects; else a document. Lines, too, may have a key `data`."""
+    if _SQUAD_START.match(text) and not ("\n" in text.rstrip() and _is_object(text.split("\n", 1)[0])):
         return "squad", "document"
     if not is_whole and "\n" not in text:  # a first line longer than the head
         text, is_whole = _read(path).decode("utf-8", "replace").lstrip("\ufeff \t\r\n"), True
@@ -887,7 +910,7 @@ def _recognise_object(path: str, text: str, is_whole: bool, names: dict[str, str
         except (ValueError, RecursionError):
             continue
     rows = [row for row in objects if isinstance(row, dict)]
-    if 2 * len(rows) < len(lines) or not rows or "data" in rows[0]:
+    if 2 * len(rows) < len(lines) or not rows or (len(lines) == 1 and "data" in rows[0] and not _format_of(rows[0], names)):
         document = _load_document(path)
         if "data" in document:
             return "squad", "document"
@@ -896,6 +919,13 @@ def _recognise_object(path: str, text: str, is_whole: bool, names: dict[str, str
     if not format:
         raise _unknown_rows(path, rows[0], names)
     return format, "lines"
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _csv_records(path: str, data: bytes) -> Iterator[tuple[int, list[str]]]:

@@ -8,12 +8,21 @@ from typing import Any
 from torch import Tensor, nn
 
 from raydist.errors import InputError
-from raydist.models import load_pretrained
+from raydist.models import load_pretrained, load_shape
 from raydist.objectives.base import Batch, ReaderOutput, at_least_float32
 
 # Encoders that number positions from the padding id, and by the token ids: their numbers are given, so that a pass over
 # embeddings sees the same positions as a pass over ids (docs/methods.md 4.1).
 COUNTED_POSITIONS = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "ibert", "data2vec-text"}
+
+
+HEADS = (("qa_outputs",), ("head", "drop", "classifier"))  # most question answering models of transformers; ModernBERT
+
+
+def span_head(question_answering: Any) -> list[Any] | None:
+    """The modules that lead, one after the other, from hidden states to start and end logits; None: it has no such head."""
+    found = [[getattr(question_answering, name, None) for name in names] for names in HEADS]
+    return next((modules for modules in found if all(modules)), None)
 
 
 class SpanReader(nn.Module):
@@ -37,9 +46,14 @@ class SpanReader(nn.Module):
             words["token_type_ids"] = batch.token_types_BT
         if self.config.model_type in COUNTED_POSITIONS:
             words["position_ids"] = batch.attention_BT.long().cumsum(1) * batch.attention_BT + self.config.pad_token_id
+        if self.config.model_type == "longformer":  # all tokens look at the question, as its question answering model has it
+            words["global_attention_mask"] = batch.question_BT.long().flip(1).cumsum(1).flip(1).clamp(max=1)
         attention = batch.attention_BT.long()
         hidden_BTH = self.question_answering.base_model(attention_mask=attention, **words).last_hidden_state
-        start_BT, end_BT = at_least_float32(self.question_answering.qa_outputs(hidden_BTH)).unbind(-1)
+        logits_BT2 = hidden_BTH
+        for module in span_head(self.question_answering) or ():
+            logits_BT2 = module(logits_BT2)
+        start_BT, end_BT = at_least_float32(logits_BT2).unbind(-1)
         return ReaderOutput(hidden_BTH, start_BT, end_BT)
 
     def save(self, folder: Path, tokenizer_folder: Path) -> None:
@@ -55,7 +69,18 @@ def load_reader(folder: Path, *, attention: str = "auto", dropout: float | None 
     from transformers import AutoModelForQuestionAnswering
 
     model = load_pretrained(AutoModelForQuestionAnswering, folder, attention=attention, dropout=dropout, seed=seed)
-    if not hasattr(model, "qa_outputs"):
+    _check_head(model, folder)
+    return SpanReader(model)
+
+
+def check_reader(folder: Path) -> None:
+    """Refuse what `load_reader` would refuse, by the folder's config alone."""
+    from transformers import AutoModelForQuestionAnswering
+
+    _check_head(load_shape(AutoModelForQuestionAnswering, folder), folder)
+
+
+def _check_head(model: Any, folder: Path) -> None:
+    if span_head(model) is None or model.base_model is model:
         kind = model.config.model_type
         raise InputError(f"{folder}: a {kind} model has no span head that raydist knows; use a BERT-like encoder")
-    return SpanReader(model)

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raydist.errors import InputError
 from raydist.objectives.base import keyed_uniform
 from raydist.records import examples_table, rejected_table
 from raydist.storage import Storage, fetch
@@ -50,15 +49,6 @@ def read_examples(storage: Storage, name: str, row_group: int | None = None) -> 
         return parquet.read() if row_group is None else parquet.read_row_group(row_group)
 
 
-def _check_labelled(examples: pa.Table) -> None:
-    for row in examples.select(["id", "answers", "is_impossible", "file", "line"]).to_pylist():
-        if not row["answers"] and not row["is_impossible"]:
-            raise InputError(
-                f"data.train: question {row['id']!r} ({row['file']}, {row['line']}) has no answer; training needs one, or "
-                f"is_impossible: true"
-            )
-
-
 def draw_questions(ids: Sequence[str], seed: int, adversarial: bool) -> np.ndarray:
     """A number in [0, 1) for each question; the copies of an adversarial set draw with their original."""
     from raydist.reader.features import text_hash
@@ -94,8 +84,6 @@ def window_part_maker(*, model: str, revision: str | None) -> Callable[[dict], M
 
     def make(spec: dict) -> Made:
         examples = read_examples(Storage(spec["folder"]), spec["part"], spec["row_group"])
-        if spec["train"]:
-            _check_labelled(examples)
         rows = None
         if spec["choice"]:
             rows = np.flatnonzero(chosen(examples["id"].to_pylist(), spec["choice"])).tolist()

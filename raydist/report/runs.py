@@ -221,7 +221,10 @@ def _note_damage(run: Run, name: str, error: Exception) -> None:
 
 def _read_table(run: Run, file: Path, schema: pa.Schema) -> pa.Table | None:
     try:
-        return pq.ParquetFile(file).read().select(schema.names).cast(schema)
+        table = pq.ParquetFile(file).read()
+        if schema == REJECTED_SCHEMA and "unit" not in table.column_names:  # of a corpus that was read before there was one
+            table = table.append_column("unit", pa.array(["line"] * table.num_rows, pa.string()))
+        return table.select(schema.names).cast(schema)
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         run.damaged.append(f"{file.parent.name}/{file.name}: {str(error).splitlines()[0]}")
         return None

@@ -200,7 +200,10 @@ def rejected(run: Run) -> Html | None:
     counts = run.rejected.group_by(["reason", "what"]).aggregate([([], "count_all")]).to_pylist()
     counts.sort(key=lambda row: (-row["count_all"], row["reason"] or "", row["what"] or ""))
     first = run.rejected.slice(0, FIRST_REJECTED).to_pylist()
-    rows = [[f"{row['file']}:{row['line']}", row["id"], row["what"], row["reason"], shorten(row["detail"])] for row in first]
+    rows = [
+        [f"{row['file']}, {row['unit']} {row['line']}", row["id"], row["what"], row["reason"], shorten(row["detail"])]
+        for row in first
+    ]
     return join(
         [
             table(["Reason", "Of", "Rows"], [[row["reason"], row["what"], row["count_all"]] for row in counts]),

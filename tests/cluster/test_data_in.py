@@ -266,9 +266,97 @@ def test_translations_that_share_ids_are_scored_apart(make_run, tmp_path):
     assert (scores["questions"], scores["f1.en"], scores["f1.es"], scores["f1.languages"]) == (2, 100.0, 0.0, 50.0)
 
 
-def test_a_training_question_without_an_answer_is_named(make_run, tmp_path):
-    unlabelled = json.loads(json.dumps(SQUAD))
-    unlabelled["data"][0]["paragraphs"][0]["qas"][0]["answers"] = []
-    (tmp_path / "unlabelled.json").write_text(json.dumps(unlabelled))
-    with pytest.raises(InputError, match=r"question 'q' .* has no answer"):
-        pipeline.prepare(make_run("name=unlabelled", f"data.train={tmp_path}/unlabelled.json"), ["train"])
+@pytest.fixture
+def half_labelled(tmp_path) -> str:
+    """Four questions: two with answers, one that is said to have none, and one without a word."""
+    labelled, (paragraph,) = json.loads(json.dumps(SQUAD)), SQUAD["data"][0]["paragraphs"]
+    question = paragraph["qas"][0] | {"is_impossible": False}
+    silent = {"id": "silent", "question": "Who?", "answers": []}
+    qas = [question, question | {"id": "r"}, silent | {"id": "none", "is_impossible": True}, silent]
+    labelled["data"][0]["paragraphs"] = [paragraph | {"qas": qas}]
+    (tmp_path / "half.json").write_text(json.dumps(labelled))
+    return str(tmp_path / "half.json")
+
+
+def test_training_questions_without_an_answer_are_rejected_by_name_and_held_against_the_limit(
+    no_ray, tmp_path, half_labelled, capsys
+):
+    def run(*overrides: str) -> pipeline.Run:
+        settings = [f"storage={tmp_path}/runs", f"data.train={half_labelled}", "data.dev=null", "data.test={}", *overrides]
+        run = pipeline.Run(load_config("debug_reader", settings).config, no_ray)
+        run.begin()
+        return run
+
+    with pytest.raises(InputError, match=r"25\.0% of the rows are bad.*1 neither an answer nor is_impossible.*format=squad_v2"):
+        pipeline.make_examples(run(), ["train"])
+    taken = run("data.max_rejected=0.3")
+    assert pipeline.make_examples(taken, ["train"])["train"].manifest.rows == 3
+    (row,) = pq.read_table(taken.folder.path("rejected", "train.parquet")).to_pylist()
+    assert (row["id"], row["unit"], row["line"], row["reason"]) == (
+        "silent",
+        "question",
+        4,
+        "neither an answer nor is_impossible",
+    )
+    capsys.readouterr()
+    taken.tell_rejected()
+    assert capsys.readouterr().out == f"rejected rows: 1 of train; see {taken.folder.path('rejected')}\n"
+    told = run("data.train.format=squad_v2")
+    assert pipeline.make_examples(told, ["train"])["train"].manifest.rows == 4
+    assert not told.rejected
+
+
+def test_questions_without_labels_are_counted_beside_the_scores_and_rejected_rows_told_after_them(
+    no_ray, tmp_path, half_labelled
+):
+    from typer.testing import CliRunner
+
+    from raydist.cli import app
+
+    (tmp_path / "theirs.json").write_text(json.dumps({"q": "1894", "r": "1894", "none": "", "silent": "1894"}))
+    settings = [f"storage={tmp_path}/runs", "data.train=null", "data.test={}", "data.max_rejected=1"]
+    settings += [f"data.dev=[{half_labelled}, {tmp_path}/again.json]", f"evaluate.predictions.dev={tmp_path}/theirs.json"]
+    (tmp_path / "again.json").write_text(json.dumps(SQUAD))
+    done = CliRunner().invoke(app, ["evaluate", "debug_reader", *settings])
+    assert done.exit_code == 0, done.output
+    said = "dev: 1 of 5 questions have neither an answer nor is_impossible: they are answered and not scored; 1 others are"
+    assert said in done.output
+    assert "set data.dev.format=squad_v2" in done.output
+    assert done.output.splitlines()[-1].startswith("rejected rows: 1 of dev; see ")
+    metrics = json.loads((tmp_path / "runs/debug_reader/metrics.json").read_text())
+    assert (metrics["dev.questions"], metrics["dev.unlabelled"], metrics["dev.f1"]) == (3, 1, 100.0)
+
+
+def test_a_language_that_the_rule_does_not_know_is_told_when_it_is_read(no_ray, tmp_path):
+    (tmp_path / "fr").mkdir()
+    (tmp_path / "fr" / "mlqa.json").write_text(json.dumps(SQUAD))
+
+    def read(name: str, rule: str) -> None:
+        given = f"data.test={{french: {{files: {tmp_path}/fr/mlqa.json, rule: {rule}}}}}"
+        run = pipeline.Run(load_config("debug_reader", [f"storage={tmp_path}/runs", given]).config, no_ray)
+        run.begin()
+        pipeline.make_examples(run, ["french"])
+
+    for rule in ("auto", "mlqa"):
+        with pytest.raises(InputError, match=r"french: the mlqa rule has no language 'fr'.*data\.test\.french\.rule=squad"):
+            read("french", rule)
+    read("french", "squad")
+
+
+@pytest.mark.parametrize(("kind", "said"), [("bare", "has no tokenizer"), ("splinter", "has no span head")])
+def test_a_model_that_cannot_be_a_reader_is_told_before_anything_is_read(no_ray, tmp_path, kind, said):
+    import shutil
+
+    from raydist.models import model_folder
+
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder("builtin:tiny"), folder)
+    if kind == "bare":
+        (folder / "tokenizer.json").unlink()
+    else:
+        (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+    settings = [f"storage={tmp_path}/runs", f"model.name={folder}", "data.train=nowhere.json"]
+    run = pipeline.Run(load_config("debug_reader", settings).config, no_ray)
+    run.begin()
+    with pytest.raises(InputError, match=said):
+        pipeline.prepare(run, ["train"])

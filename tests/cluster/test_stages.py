@@ -77,6 +77,19 @@ def test_what_is_whole_is_not_made_again_and_what_is_missing_is(cluster, squares
     assert contents(work) == before
 
 
+def test_a_part_that_was_damaged_and_kept_its_size_is_made_again(no_ray, squares):
+    work, log = squares("damaged", parts=3)
+    run_parts(no_ray, [work], square_maker, {"log": str(log)}, label="squares")
+    before = contents(work)
+    name = f"{work.stage.folder}/{work.stage.part(1)}"
+    content = work.stage.storage.read_bytes(name)
+    at = len(content) // 2
+    work.stage.storage.write_bytes(name, content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    run_parts(no_ray, [work], square_maker, {"log": str(log)}, label="squares")
+    assert sorted(log.read_text().splitlines()) == ["0", "10", "10", "20"]
+    assert contents(work) == before
+
+
 def test_one_long_part_is_heard_of_before_it_ends(no_ray, squares, capsys, monkeypatch):
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.05)
     work, _ = squares("long", parts=1)
@@ -228,5 +241,14 @@ def test_unused_stages_are_found_and_used_ones_kept(make_run, storage):
     store = Storage(storage)
     used = {stage["folder"] for stage in run.stages.values()}
     assert not used & set(pipeline.unused_stages(store))
+    windows = next(folder for folder in used if "windows" in folder)
+    other = make_run("name=tidy_other", "data.max_length=104", "data.doc_stride=16")
+    pipeline.prepare(other, ["dev"])
+    for kept in ("tidy", "ti?y"):
+        assert windows not in pipeline.unused_stages(store, [kept])
+        assert {stage["folder"] for stage in other.stages.values()} & set(pipeline.unused_stages(store, [kept]))
+    assert not used & set(pipeline.unused_stages(store, ["tidy*"]))
+    with pytest.raises(InputError, match=r"--keep-runs tdy: no such run in .*; there are .*tidy"):
+        pipeline.unused_stages(store, ["tdy"])
     run.folder.delete("stages.json")
-    assert next(folder for folder in used if "windows" in folder) in pipeline.unused_stages(store)
+    assert windows in pipeline.unused_stages(store)

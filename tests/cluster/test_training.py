@@ -1,6 +1,7 @@
 """Training on Ray: the same updates whatever the workers, whatever dies."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +15,8 @@ from pyarrow.fs import LocalFileSystem
 from safetensors.torch import load_file, save_file
 
 from raydist.cluster import pipeline
-from raydist.cluster.fit import RAYS_LIST, checkpoints_of, forget_torn_list, restore
+from raydist.cluster.fit import RAYS_LIST, RunLog, checkpoints_of, forget_lost_best, forget_torn_list, keep_best, restore
+from raydist.config import load_config
 from raydist.errors import InputError
 from raydist.storage import Storage
 
@@ -49,8 +51,6 @@ def assert_same(a: dict, b: dict) -> None:
 @pytest.fixture(scope="module")
 def undisturbed(cluster, storage):
     """Finished runs with one and with two workers, to compare with."""
-    from raydist.config import load_config
-
     runs = {}
     for workers in (1, 2):
         overrides = [f"storage={storage}", f"name=undisturbed_{workers}", f"cluster.workers={workers}", *STEPS]
@@ -113,6 +113,24 @@ def test_a_killed_driver_started_again_ends_at_the_same_weights(make_run, undist
     assert_same(weights(run), weights(undisturbed[workers]))
 
 
+@pytest.mark.slow
+def test_ctrl_c_ends_a_training_with_status_130_and_a_word_on_how_to_go_on(make_run, storage):
+    run = make_run(*STEPS, "name=interrupted", "train.max_steps=2000", "train.epochs=80")
+    command = [sys.executable, "-m", "raydist.cli", "train", "debug_reader", f"storage={storage}", *STEPS]
+    command += ["name=interrupted", "train.max_steps=2000", "train.epochs=80"]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 240
+    while _step(run) < 7:
+        assert driver.poll() is None, driver.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    driver.send_signal(signal.SIGINT)
+    _, errors = driver.communicate(timeout=120)
+    assert driver.returncode == 130, errors
+    assert "interrupted; the same command goes on where this one stopped" in errors
+    assert not run.folder.exists("fitted.json")
+
+
 def _step(run) -> int:
     try:
         return run.folder.read_json("progress.json")["step"]
@@ -130,6 +148,26 @@ def test_a_finished_run_is_left_alone_and_another_config_is_refused(make_run, un
     assert "seed: was 0, now 1" in str(error.value)
     assert "--fresh" in str(error.value)
     assert Path(undisturbed[1].folder.path("model", "model.safetensors")).stat().st_mtime_ns == before
+
+
+def test_started_over_nothing_of_the_old_model_is_left_to_be_taken_for_the_new_ones(no_ray, tmp_path, monkeypatch):
+    config = load_config("debug_reader", [f"storage={tmp_path}", "data.sample.size=200"]).config
+    run = pipeline.Run(config, no_ray)
+    run.begin()
+    left = {"config.yaml", "stages.json", "training.json"}
+    old = "predictions/dev.json evaluation/dev.parquet trace/pfa.json report.html metrics.json metrics.jsonl progress.json"
+    for name in old.split():
+        run.folder.write_json(name, {"dev.f1": 12.5})
+    run.folder.write_json("training.json", {"identity": {}, "done": True})
+
+    def stopped(*_) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("raydist.cluster.fit.fit", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.train(run, fresh=True)
+    assert {file.name for file in Path(run.folder.path()).rglob("*") if file.is_file()} == left
+    assert not run.folder.read_json("training.json")["done"]
 
 
 def test_the_exported_reader_is_plain_and_gives_the_same_answers(undisturbed):
@@ -173,6 +211,7 @@ def test_training_stops_early_and_keeps_the_model_of_its_best_step(make_run):
     fitted = run.folder.read_json("fitted.json")
     assert fitted["steps"] == 4  # the second evaluation was not better than the first
     assert (fitted["best_step"], fitted["model"]) == (2, "best")
+    assert run.folder.folders("best") == ["2"]
     assert list(losses(run)) == [3, 4], "the step after the last line is told, too"
     by_step = {}
     for checkpoint in checkpoints_of(run.folder.path("checkpoints"), LocalFileSystem()):
@@ -221,6 +260,28 @@ def test_a_list_of_checkpoints_that_was_torn_is_forgotten_and_a_whole_one_kept(t
         run.write_bytes(RAYS_LIST, content.encode())
         forget_torn_list(run)
         assert run.exists(RAYS_LIST) == stays
+
+
+def test_the_best_model_of_steps_that_were_lost_is_not_taken_for_the_best(tmp_path):
+    run = Storage(str(tmp_path))
+    for step in (6, 12):  # 12 came after the last checkpoint
+        run.write_json(f"best/{step}/config.json", {})
+    state = {"best": 40.0, "best_step": 6}
+    forget_lost_best(run, state)
+    assert state == {"best": 40.0, "best_step": 6}
+    keep_best(run, state)
+    assert run.folders("best") == ["6"]
+    earlier = {"best": 30.0, "best_step": 3}  # the checkpoint of step 6 could not be read
+    forget_lost_best(run, earlier)
+    assert earlier == {"best": -1.0, "best_step": 0}
+
+
+def test_a_resumed_training_tells_the_time_and_the_speed_of_all_its_steps(tmp_path):
+    log = RunLog(Storage(str(tmp_path)), {"step": 6, "seconds": 60.0, "evaluating": 20.0}, 9, 3, 16)
+    told = log.summary({"step": 9, "best_step": 0})
+    log.close()
+    assert 60 <= told["seconds"] < 70
+    assert 9 * 16 / 50 < told["examples_per_s"] <= 9 * 16 / 40
 
 
 def small_training():

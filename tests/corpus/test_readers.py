@@ -237,6 +237,17 @@ def test_squad_v2_impossible_and_unlabelled_questions(tmp_path):
         ("no", True, 0), ("yes", False, 1), ("open", False, 0), ("absent", False, 0)
     ]  # fmt: skip
     assert [(r.id, r.reason) for r in rejected] == [("both", readers.IMPOSSIBLE_ANSWERED)]
+    counts = read(path)[2]
+    assert (counts.unlabelled, counts.impossible) == (2, 1)
+    assert (read(path, format="squad_v2")[2].unlabelled, read(path, format="squad_v2")[2].impossible) == (1, 2)
+    # where labels are needed, what has none is refused
+    examples, rejected, counts = read(path, labelled=True)
+    assert [example.id for example in examples] == ["no", "yes"]
+    assert [(r.id, r.unit, r.line) for r in rejected if r.reason == readers.UNLABELLED] == [
+        ("open", "question", 3),
+        ("absent", "question", 4),
+    ]
+    assert counts.unlabelled == 0
     # told that the file is v2, a question without answers and without the flag is impossible
     assert [e.is_impossible for e in read(path, format="squad_v2")[0]] == [True, False, False, True]
 
@@ -591,6 +602,28 @@ def test_a_broken_line_is_refused_alone_wherever_it_stands(tmp_path, line, reaso
 
 def test_a_file_of_which_nothing_parses_is_refused(tmp_path):
     assert "not valid JSON" in fault(write(tmp_path / "x", '{"question": \n{"question": \n'))
+
+
+@pytest.mark.parametrize("data", ["a cell", ["a list"]])
+def test_lines_may_have_a_column_called_data(tmp_path, data):
+    path = write(tmp_path / "x", [{"data": data, **QA, "id": str(i)} for i in range(3)])
+    assert recognise_format(path) == "qa"
+    assert len(read(path)[0]) == 3
+    assert len(read(write(tmp_path / "y", [{**QA, "data": data}]))[0]) == 1
+    assert "rows with the keys data, text" in fault(write(tmp_path / "z", [{"data": data, "text": "b"}] * 2))
+    pretty = json.dumps(squad(qa()), indent=1)
+    assert recognise_format(write(tmp_path / "p", pretty)) == recognise_format(write(tmp_path / "q", squad(qa()))) == "squad"
+
+
+def test_what_is_refused_is_found_by_line_by_row_or_by_question(tmp_path):
+    rows = [{**QA, "id": "a"}, {**QA, "id": "b", "answer": "Paris"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t")
+    (tmp_path / "c").write_text("id,question,context,answer\na,Where?,In Lund.,Lund\nb,Where?,In Lund.,Oslo\n")
+    wanted = {"x": ("line", 2), "d": ("question", 2), "t": ("row", 2), "c": ("line", 3)}
+    write(tmp_path / "x", rows)
+    write(tmp_path / "d", json.dumps(rows))
+    for name, place in wanted.items():
+        assert {(r.unit, r.line) for r in read(str(tmp_path / name))[1]} == {place}
 
 
 def test_a_document_that_is_not_utf8_names_the_byte(tmp_path):

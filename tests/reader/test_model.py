@@ -2,13 +2,27 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
-from transformers import SplinterConfig, SplinterModel
+import torch
+from tiny import make_batch
+from transformers import AutoConfig, AutoModel, AutoModelForQuestionAnswering, SplinterConfig, SplinterModel
 
 from raydist.errors import InputError
 from raydist.models import model_folder
-from raydist.reader.model import load_reader
+from raydist.objectives.base import Batch
+from raydist.reader.model import check_reader, load_reader
+
+SHAPE = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+ENCODERS = {
+    "bert": {},
+    "electra": {"embedding_size": 4},
+    "distilbert": {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 8},
+    "roberta": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "modernbert": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
+    "longformer": {"pad_token_id": 0, "sep_token_id": 2, "attention_window": 4},
+}
 
 
 @pytest.mark.parametrize(
@@ -31,8 +45,38 @@ def test_a_damaged_folder_is_one_message(tmp_path, file, content, message):
 def test_an_encoder_without_a_span_head_of_the_known_kind_is_refused_by_name(tmp_path):
     shape = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     SplinterModel(SplinterConfig(**shape)).save_pretrained(tmp_path)  # its head picks spans for question tokens
-    with pytest.raises(InputError, match="a splinter model has no span head that raydist knows; use a BERT-like encoder"):
-        load_reader(tmp_path)
+    for refuse in (check_reader, load_reader):
+        with pytest.raises(InputError, match="a splinter model has no span head that raydist knows; use a BERT-like encoder"):
+            refuse(tmp_path)
+
+
+def with_separators(batch: Batch) -> Batch:
+    """`<s> question </s></s> passage </s>`, as RoBERTa has it: a Longformer finds the question by them."""
+    ids_BT, rows = batch.input_ids_BT.clamp(min=3), torch.arange(len(batch.input_ids_BT))
+    first_B = batch.passage_BT.int().argmax(1)
+    for place in (first_B - 1, first_B, batch.attention_BT.sum(1) - 1):
+        ids_BT[rows, place] = 2
+    ids_BT[:, 0] = 1
+    return replace(batch, input_ids_BT=ids_BT.masked_fill(~batch.attention_BT, 0))
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_an_exported_reader_gives_in_transformers_the_logits_it_was_trained_with(tmp_path, kind):
+    """Of an encoder drawn by its config; by token ids, and by embeddings, which some objectives train with."""
+    torch.manual_seed(0)
+    AutoModel.from_config(AutoConfig.for_model(kind, **SHAPE | ENCODERS[kind])).save_pretrained(tmp_path / "encoder")
+    check_reader(tmp_path / "encoder")
+    reader = load_reader(tmp_path / "encoder", seed=1).eval()
+    reader.question_answering.save_pretrained(tmp_path / "exported")
+    exported, told = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "exported", output_loading_info=True)
+    assert not told["missing_keys"]
+    batch = with_separators(make_batch(4))
+    with torch.inference_mode():
+        theirs = exported.eval()(batch.input_ids_BT, attention_mask=batch.attention_BT.long())
+        for ours in (reader(batch), reader(batch, reader.embed(batch))):
+            torch.testing.assert_close(ours.start_BT, theirs.start_logits, rtol=0, atol=1e-6)
+            torch.testing.assert_close(ours.end_BT, theirs.end_logits, rtol=0, atol=1e-6)
+    assert theirs.start_logits[batch.attention_BT].std() > 1e-3, "else nothing was compared"
 
 
 def test_a_new_head_is_drawn_from_the_seed_and_dropout_is_as_asked():

@@ -238,7 +238,7 @@ def test_rejected_rows_are_counted_by_reason(run):
     assert "empty questionquestion12" in page.text
     assert "answer not at its offsetanswer1" in page.text
     assert "The first 10" in page.text
-    assert "train.json:7" in page.text
+    assert "train.json, line 7" in page.text
 
 
 def test_several_runs_stand_side_by_side(run, tmp_path):

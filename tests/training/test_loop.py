@@ -226,14 +226,19 @@ def trained_by_sgd(accumulate: int, rank: int = 0, ranks: int = 1) -> dict:
     return {"terms": terms, "counts": [report.rows for report in reports], "parameters": plain.state_dict()}
 
 
-def one_of_two(rank: int) -> dict:
-    return {str(accumulate): trained_by_sgd(accumulate, rank, 2) for accumulate in (1, 2)}
+GROUPS = {2: (1, 2), 4: (1,)}  # that a batch of eight rows is cut into, by ranks
 
 
-def test_two_ranks_train_with_all_objectives_as_one_does(tmp_path):
+def one_of_them(rank: int) -> dict:
+    world = torch.distributed.get_world_size()
+    return {str(accumulate): trained_by_sgd(accumulate, rank, world) for accumulate in GROUPS[world]}
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_train_with_all_objectives_as_one_does(tmp_path, world):
     assert not make_rows(32).column("has_answer").all()
-    ranks = on_ranks(one_of_two, tmp_path)
-    for accumulate in (1, 2):
+    ranks = on_ranks(one_of_them, tmp_path, world)
+    for accumulate in GROUPS[world]:
         alone = trained_by_sgd(accumulate)
         assert [counts["pfa.alignment"] > 0 for counts in alone["counts"]] == [True, False, True]
         for rank in ranks:

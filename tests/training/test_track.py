@@ -60,7 +60,7 @@ def begun_run(folder: Path) -> Storage:
 
 def train(config, run: Storage, first: int, last: int, die: bool = False, meanwhile=lambda step: None) -> RunLog:
     """What a training's rank 0 does with its log, from one step to another; with dev scores in every third."""
-    log = RunLog(run, first, 9, 3, config.train.batch_size, track.open_trackers(config, run))
+    log = RunLog(run, {"step": first}, 9, 3, config.train.batch_size, track.open_trackers(config, run))
     log.started(0.1)
     for step in range(first + 1, last + 1):
         meanwhile(step)
