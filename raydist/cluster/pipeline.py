@@ -23,6 +23,7 @@ from raydist.cluster.stages import Work, run_parts
 from raydist.cluster.watch import show
 from raydist.config import Config, SourceConfig, flatten, override, to_yaml
 from raydist.errors import InputError
+from raydist.models import is_folder
 from raydist.progress import Progress, say
 from raydist.records import REJECTED_SCHEMA, ReadCounts
 from raydist.storage import (
@@ -84,7 +85,7 @@ class Run:
         """Folders of models and a tracker's database as full paths: workers start elsewhere."""
         flat = flatten(self.config)
         names = {key: flat.get(key) for key in ("model.name", "cross_encoder.model.name", "mining.encoder", "predict.model")}
-        local = {key: str(Path(name).absolute()) for key, name in names.items() if name and Path(name).is_dir()}
+        local = {key: str(Path(name).expanduser().absolute()) for key, name in names.items() if name and is_folder(name)}
         if uri := self.config.track.mlflow:
             local["track.mlflow"] = track.full_uri(uri)
         changes = {key: path for key, path in local.items() if path != flat[key]}
@@ -532,6 +533,8 @@ def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
         del keep["train"][key]
     flat = dict(_flat(keep))
     flat["model.weights"] = folder_digest(run.model_folder)
+    if is_folder(config["model"]["name"]):  # whose path is another one in every job: its content says which it is
+        del flat["model.name"]
     for name, where in sets.items():
         flat |= dict(_flat(where["identity"], f"data.{name}"))
     if "dev" in sets and config["task"] == "reader":  # decides which model is the best one

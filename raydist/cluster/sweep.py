@@ -22,6 +22,7 @@ from raydist.cluster.connect import Cluster, quieten
 from raydist.cluster.fit import TrainingFailed
 from raydist.config import Config, flatten, override, to_yaml
 from raydist.errors import InputError
+from raydist.models import is_folder
 from raydist.progress import say
 from raydist.storage import Storage, differences, fingerprint
 from raydist.training import track
@@ -158,12 +159,15 @@ class Sweep:
 
     # --- trials ------------------------------------------------------------------------------------------------------
 
+    def settings_of(self, trial: Trial) -> Config:
+        """A trial's settings, its paths as they were given."""
+        return override(applied(self.plan.base, trial.choice), {"seed": trial.seed})
+
     def config_of(self, trial: Trial) -> Config:
         """A trial's config. Its paths are absolute: it runs in another folder, perhaps on another node."""
-        config = applied(self.plan.base, trial.choice)
+        config = self.settings_of(trial)
         own: dict[str, Any] = {
             "name": f"{self.config.name}/trials/{trial.id}",
-            "seed": trial.seed,
             "data.root": str(Path(config.data.root).expanduser().absolute()),
         }
         if self.store.is_local:
@@ -173,7 +177,7 @@ class Sweep:
             own["retriever.variants"] = []  # what a trial is compared with are the other trials
             models |= {"mining.encoder": config.mining.encoder, "cross_encoder.model.name": config.cross_encoder.model.name}
         for key, name in models.items():
-            if Path(name).expanduser().is_dir():
+            if is_folder(name):
                 own[key] = str(Path(name).expanduser().absolute())
         if self.threads and not config.cluster.threads_per_worker:
             own["cluster.threads_per_worker"] = self.threads
@@ -188,8 +192,9 @@ class Sweep:
         and one trial after another: nothing is made twice.
         """
         config = self.config_of(trial)
+        base = self.base_of(trial)
         if config.task == "retriever":
-            return self._prepare_retrieval(config)
+            return self._prepare_retrieval(config, base)
         plain = config.model_dump(mode="json")
         used = {key: plain[key] for key in ("data", "model")}
         two_stage = config.objectives.hard_learning is not None and all_stages
@@ -198,7 +203,7 @@ class Sweep:
             used |= {"sets": plain["objectives"]["hard_learning"], "span": plain["objectives"]["span"]}
         key = fingerprint(used)
         if key not in self.prepared:
-            run = self._shared_run(config)
+            run = self._shared_run(config, base)
             ready = pipeline.prepare(run, config.sets())
             if two_stage:
                 from raydist.cluster.two_stage import with_nbest_sets
@@ -207,18 +212,24 @@ class Sweep:
             self.prepared[key] = {name: made.where["fingerprint"] for name, made in ready.items()}
         return self.prepared[key]
 
-    def _prepare_retrieval(self, config: Config) -> dict[str, str]:
+    def _prepare_retrieval(self, config: Config, base: str | None) -> dict[str, str]:
         from raydist.cluster.retrieval import prepare_trials, shared_settings
 
         key = fingerprint(shared_settings(config))
         if key not in self.prepared:
-            self.prepared[key] = prepare_trials(self._shared_run(config))
+            self.prepared[key] = prepare_trials(self._shared_run(config, base))
         return self.prepared[key]
 
-    def _shared_run(self, config: Config) -> pipeline.Run:
+    def base_of(self, trial: Trial) -> str | None:
+        """The run that a trial shares with others (`base_name`). Named by paths as they were given: a job's folder is another
+        one every time.
+        """
+        return base_name(self.config.name, self.settings_of(trial))
+
+    def _shared_run(self, config: Config, base: str | None) -> pipeline.Run:
         """The sweep itself as a run: what it makes is made for all trials."""
         own = override(config, {"name": self.config.name})
-        run = pipeline.Run(own, self.cluster, base=base_name(self.config.name, config))
+        run = pipeline.Run(own, self.cluster, base=base)
         if self.folder.exists("stages.json"):
             run.stages = self.folder.read_json("stages.json")
         return run
@@ -547,7 +558,7 @@ def tune_searcher(sweep: Sweep) -> Any:
                 "sweep": sweep.folder.uri,
                 "config": sweep.config_of(trial).model_dump(mode="json"),
                 "reports": sweep.settings.scheduler != "none",
-                "base": base_name(sweep.config.name, sweep.config_of(trial)),
+                "base": sweep.base_of(trial),
             }
             return {"trial": json.dumps(given)}  # one string: Tune makes names of what it can look into
 
