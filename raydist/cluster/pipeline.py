@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import yaml
 
 from raydist.cluster.connect import Cluster
 from raydist.cluster.stages import Work, run_parts
@@ -24,7 +26,7 @@ from raydist.cluster.watch import show
 from raydist.config import Config, SourceConfig, flatten, override, to_yaml
 from raydist.errors import InputError
 from raydist.models import is_folder
-from raydist.progress import Progress, say
+from raydist.progress import Progress, duration, say
 from raydist.records import REJECTED_SCHEMA, ReadCounts
 from raydist.storage import (
     Manifest,
@@ -41,6 +43,7 @@ from raydist.storage import (
     read_parquet,
 )
 from raydist.training import track
+from raydist.training.search import Ledger, is_finished
 
 EXAMPLES_VERSION = 3  # raise when a reader's output changes: older stages are then not taken for current ones
 WINDOWS_VERSION = 1
@@ -124,13 +127,16 @@ class Run:
     def save_config(self) -> None:
         self.folder.write_bytes("config.yaml", to_yaml(self.config).encode())
 
-    def used(self, title: str, stage: Stage, manifest: Manifest, reused: bool) -> None:
-        """Note a stage. One title may stand for several (of an encoder each, say); those of an earlier command give way."""
+    def used(self, title: str, stage: Stage, manifest: Manifest, reused: bool, parts: int = 0) -> None:
+        """Note a stage (`parts`: of how many, while it is made). One title may stand for several (of an encoder each, say);
+        those of an earlier command give way.
+        """
         names = [title, *(f"{title} ({number})" for number in range(2, 100))]
         mine = [name for name in names if name in self.touched and self.stages[name]["folder"] == stage.folder]
         title = mine[0] if mine else next(name for name in names if name not in self.touched)
         self.touched.add(title)
         self.stages[title] = {"folder": stage.folder, "rows": manifest.rows, "seconds": manifest.seconds, "reused": reused}
+        self.stages[title] |= {"parts": parts} if parts else {}
         self.folder.write_json("stages.json", self.stages)
 
     def add_metrics(self, values: dict[str, Any], instead_of: str | None = None) -> None:
@@ -146,7 +152,8 @@ def run_stages(run: Run, works: list[Work], maker: Callable, kwargs: dict, **opt
     unique = list({work.stage.fingerprint: work for work in works}.values())
     before = {work.stage.fingerprint: work.stage.manifest() is not None for work in unique}
     for work in works:  # before it is made, so that `raydist clean` leaves it alone
-        run.used(work.title, work.stage, Manifest(work.stage.name, work.stage.fingerprint, {}), before[work.stage.fingerprint])
+        reused, nothing = before[work.stage.fingerprint], Manifest(work.stage.name, work.stage.fingerprint, {})
+        run.used(work.title, work.stage, nothing, reused, parts=len(work.specs))
     made = run_parts(run.cluster, unique, maker, kwargs, **options)
     manifests = {manifest.fingerprint: manifest for manifest in made}
     for work in works:
@@ -835,9 +842,27 @@ def describe_run(folder: str) -> str:
         )
     lines = [f"run {Path(folder).name}"]
     stages = run.read_json("stages.json") if run.exists("stages.json") else {}
-    lines += [f"  {title}: {stage['rows']:,} rows ({stage['folder']})" for title, stage in stages.items()]
+    config = yaml.safe_load(run.read_bytes("config.yaml"))
+    above = Path(run.path()).parents[config["name"].count("/")]
+    storage = Storage(config["storage"] if "://" in config["storage"] else str(above))
+    open_folders = []  # where something is still to be written
+    for title, stage in stages.items():
+        how_far = f"{stage['rows']:,} rows " if stage["rows"] else ""
+        if "parts" in stage:  # when this was written, it was still to be made
+            if storage.exists(f"{stage['folder']}/manifest.json"):
+                made = Manifest(**storage.read_json(f"{stage['folder']}/manifest.json"))
+                how_far = f"{made.rows:,} rows "
+            else:
+                done = sum(name.startswith("part-") for name in storage.sizes(stage["folder"]))
+                how_far = f"{done} of {stage['parts']} parts "
+                open_folders.append(storage.at(stage["folder"]))
+        lines.append(f"  {title}: {how_far}({stage['folder']})")
     if run.exists("begun.json"):  # a sweep
-        lines.append(f"  trials: {len(run.sizes('finished'))} finished, {len(run.folders('trials'))} begun")
+        entries, begun = Ledger(run).entries(), run.folders("trials")
+        finished = [id for id in entries if is_finished(entries[id])]
+        failed = f", {len(entries) - len(finished)} with an error" if len(entries) > len(finished) else ""
+        lines.append(f"  trials: {len(finished)} finished{failed}, {len(begun)} begun")
+        open_folders += [run.at("trials", id) for id in begun if id not in entries]
     training = run.read_json("training.json") if run.exists("training.json") else None
     if training and training["done"]:
         fitted = training["fitted"]
@@ -847,6 +872,9 @@ def describe_run(folder: str) -> str:
     elif run.exists("progress.json"):
         seen = run.read_json("progress.json")
         lines.append(f"  train: step {seen['step']:,} of {seen['total']:,} {seen['note']}")
+    if (training and not training["done"]) or open_folders:
+        silent = time.time() - max(place.newest() for place in [run, *open_folders])
+        lines.append(f"  last written to {duration(silent)} ago; if its command has ended, the same command goes on")
     if run.exists("failure.json"):
         lines.append(f"  failed: {run.read_json('failure.json')['message']}")
     metrics = run.read_json("metrics.json") if run.exists("metrics.json") else {}
@@ -860,8 +888,14 @@ def unused_stages(storage: Storage) -> list[str]:
     """Stage folders that no run's stages.json names."""
     if not storage.folders():
         raise InputError(f"{storage.uri} holds no runs; give the folder that `storage` names in the config")
-    used = {stage["folder"] for run in _runs_in(storage) for stage in storage.read_json(f"{run}/stages.json").values()}
+    used = used_stages(storage)
     return [f"stages/{name}" for name in storage.folders("stages") if f"stages/{name}" not in used]
+
+
+def used_stages(storage: Storage, *, but: Container[str] = ()) -> set[str]:
+    """Stage folders that some run's stages.json names, some runs left out."""
+    runs = [run for run in _runs_in(storage) if run not in but]
+    return {stage["folder"] for run in runs for stage in storage.read_json(f"{run}/stages.json").values()}
 
 
 def _runs_in(storage: Storage, folder: str = "") -> Iterator[str]:

@@ -13,12 +13,12 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from raydist.cluster import pipeline
-from raydist.cluster.connect import Cluster, quieten
+from raydist.cluster.connect import Cluster, export, quieten, restore
 from raydist.cluster.fit import TrainingFailed
 from raydist.config import Config, flatten, override, to_yaml
 from raydist.errors import InputError
@@ -44,6 +44,7 @@ from raydist.training.search import (
 )
 
 HEAVY = ("checkpoints", "best", "model", "predictions")  # of a trial that is not among the best
+OF_ITS_MODEL = ("predictions", "dense index", "dense hits", "top hits", "rerank scores")  # its stages that no other trial makes
 OWN = (
     *("finished", "trials", "bases", "tune", "rejected"),
     *("begun.json", "base.json", "asked.json", "sweep.json", "best.yaml", "report.html", "stages.json"),
@@ -263,6 +264,9 @@ class Sweep:
             self.trials |= {trial.id: trial for trial in trials}
             self.open[fingerprint(choice)] = None, [trial.id for trial in trials]
             self._answer(choice, {id: entry for id, entry in entries.items() if is_finished(entry)})
+            for trial in trials:
+                if trial not in left:
+                    self._check_data(trial, entries[trial.id])
             self.queue += left
             for trial in left:
                 self.ledger.forget(trial.id)
@@ -368,20 +372,34 @@ class Sweep:
             del self.open[key]
 
     def prune(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
-        """Models and checkpoints of all but the best trials are deleted; their numbers stay."""
+        """Models, checkpoints and stages of all but the best trials are deleted; their numbers stay. What a stopped trial still
+        writes may hinder that, and goes with the next call; the last one comes when no trial is left.
+        """
         ranked = rank(self.trials.values(), entries, self.settings.metric, self.settings.mode)
         kept = best_trials(ranked, self.settings.keep, self.settings.mode)
-        for id in self.trials:
-            if not is_finished(entries.get(id)) or id in kept:
-                continue
-            run = self.folder.at("trials", id)
-            for name in HEAVY:
-                run.delete(name)
-            if run.exists("stages.json"):  # `raydist clean` may take its predictions
-                stages = run.read_json("stages.json")
-                others = {title: stage for title, stage in stages.items() if not title.startswith("predictions")}
-                if others != stages:
-                    run.write_json("stages.json", others)
+        ended = [id for id in self.trials if is_finished(entries.get(id))]
+        pruned = [f"{self.config.name}/trials/{id}" for id in ended if id not in kept]
+        for name in [f"{run}/{heavy}" for run in pruned for heavy in HEAVY]:
+            with contextlib.suppress(OSError):
+                self.store.delete(name)
+        with contextlib.suppress(OSError):
+            self._drop_stages(pruned, is_over=len(ended) >= self.total)
+
+    def _drop_stages(self, pruned: list[str], is_over: bool) -> None:
+        """Stages that only pruned trials refer to: those made with their models, and once no trial is left, the others, too;
+        until then, one that is to come may take its silver pairs from them.
+        """
+        found = {run: self.store.read_json(f"{run}/stages.json") for run in pruned if self.store.exists(f"{run}/stages.json")}
+        if not is_over and not any(title.startswith(OF_ITS_MODEL) for stages in found.values() for title in stages):
+            return
+        used = pipeline.used_stages(self.store, but=found)
+        for run, stages in found.items():
+            unused = {title: stage["folder"] for title, stage in stages.items() if stage["folder"] not in used}
+            gone = {title: folder for title, folder in unused.items() if is_over or title.startswith(OF_ITS_MODEL)}
+            for folder in gone.values():
+                self.store.delete(folder)
+            if gone:
+                self.store.write_json(f"{run}/stages.json", {title: stages[title] for title in stages.keys() - gone.keys()})
 
     # --- Tune --------------------------------------------------------------------------------------------------------
 
@@ -396,7 +414,8 @@ class Sweep:
         cores = min(resources.get("CPU", 1.0), os.cpu_count() or 1) if local else resources.get("CPU", 1.0)
         if number > 1 and not config.cluster.gpus_per_worker:
             self.threads = max(1, int(cores // (number * config.cluster.max_workers)))
-        say(f"sweep: {number} trial{'s' * (number > 1)} at once, {config.cluster.max_workers} worker(s) each")
+        known = "" if local or self.settings.at_once else ", by what the cluster has now; if it can grow, set sweep.at_once"
+        say(f"sweep: {number} trial{'s' * (number > 1)} at once, {config.cluster.max_workers} worker(s) each{known}")
         wake_ray_data()
         self.folder.delete("tune")
 
@@ -421,8 +440,11 @@ class Sweep:
                 failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),  # of a trial's own process
             ),
         )
-        with _environment(QUIET_TUNE):
+        before = export(QUIET_TUNE)
+        try:
             tuner.fit()
+        finally:
+            restore(before)
         self.folder.delete("tune")
         if self.problem:
             raise self.problem
@@ -483,20 +505,6 @@ def base_name(sweep: str, config: Config) -> str | None:
     return f"{sweep}/bases/{fingerprint(used)[:12]}"
 
 
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {key: os.environ.get(key) for key in values}
-    os.environ |= values
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
-
-
 def silence() -> Any:
     """Takes the place of what would print the end of each trial: we tell it ourselves."""
     from ray.tune.progress_reporter import TrialProgressCallback
@@ -526,7 +534,14 @@ def tune_scheduler(config: Config) -> Any:
     if sweep.scheduler == "asha":
         return ASHAScheduler(**goes_by, max_t=max(NO_END, grace), grace_period=grace, reduction_factor=sweep.reduction)
     if sweep.scheduler == "median":
-        return MedianStoppingRule(**goes_by, grace_period=grace, min_time_slice=float("inf"))  # stops, never pauses
+
+        class Median(MedianStoppingRule):
+            def on_trial_complete(self, controller: Any, trial: Any, result: dict) -> None:
+                """A trial that ended before it had a score is no sample: Ray would look for its step, and fail."""
+                if {goes_by["time_attr"], goes_by["metric"]} <= result.keys():
+                    super().on_trial_complete(controller, trial, result)
+
+        return Median(**goes_by, grace_period=grace, min_time_slice=float("inf"))  # stops, never pauses
     return FIFOScheduler()
 
 
