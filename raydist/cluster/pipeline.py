@@ -154,7 +154,7 @@ def run_stages(run: Run, works: list[Work], maker: Callable, kwargs: dict, **opt
     for work in works:  # before it is made, so that `raydist clean` leaves it alone
         reused, nothing = before[work.stage.fingerprint], Manifest(work.stage.name, work.stage.fingerprint, {})
         run.used(work.title, work.stage, nothing, reused, parts=len(work.specs))
-    made = run_parts(run.cluster, unique, maker, kwargs, **options)
+    made = run_parts(run.cluster, unique, maker, kwargs, run=run.config.name, **options)
     manifests = {manifest.fingerprint: manifest for manifest in made}
     for work in works:
         run.used(work.title, work.stage, manifests[work.stage.fingerprint], before[work.stage.fingerprint])
