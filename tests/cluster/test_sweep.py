@@ -200,6 +200,40 @@ def test_optuna_carries_on_with_what_it_asked_and_what_it_learned(cluster, stora
     assert found["best"]["choice"]["optim.lr"] == max(row["choice"]["optim.lr"] for row in found["settings"])
 
 
+# One good setting, and one that learns nothing: told apart by a dev score at step 30.
+UNLIKE = ("sweep.seeds=[0]", "train.max_steps=60", "train.epochs=9", "train.evaluate_every=30", "train.dev_questions=20")
+
+
+def test_asha_stops_a_hopeless_trial_and_a_resume_leaves_it_alone(cluster, storage, capsys):
+    config = sweep_config(storage, "name=halved", "sweep.scheduler=asha", "sweep.space.optim.lr=[3e-3,1e-12]", *UNLIKE)
+    found = run_sweep(config, cluster)
+    folder = Path(storage, "halved")
+    assert [(row["choice"]["optim.lr"], row["trials"][0]["status"]) for row in found["settings"]] == [
+        (3e-3, "done"),
+        (1e-12, "stopped"),
+    ]
+    assert found["best"]["choice"] == {"optim.lr": 3e-3}
+    best, stopped = (row["trials"][0]["id"] for row in found["settings"])
+    assert json.loads((folder / "finished" / f"{stopped}.json").read_text())["steps"] == 30
+    assert [path.parent.name for path in folder.glob("trials/*/checkpoints")] == [best]
+
+    before = finished(folder)
+    capsys.readouterr()
+    assert run_sweep(config, cluster) == found
+    assert "2 trials, 2 finished before" in capsys.readouterr().out
+    assert finished(folder) == before
+
+
+@pytest.mark.slow
+def test_median_stopping_stops_what_is_below_the_others_and_survives_a_trial_without_a_score(cluster, storage):
+    """The loss of the first trial is not a number before it has a score; then three good ones are the measure of a bad one."""
+    rates = [1e30, 3e-3, 2.5e-3, 2e-3, 1e-12]
+    overrides = ("name=median", "sweep.scheduler=median", f"sweep.space.optim.lr={rates}", "optim.clip_norm=1e9", *UNLIKE)
+    found = run_sweep(sweep_config(storage, *overrides, "optim.warmup_steps=0"), cluster)
+    ends = {row["choice"]["optim.lr"]: row["trials"][0]["status"] for row in found["settings"]}
+    assert ends == {1e30: "failed", 3e-3: "done", 2.5e-3: "done", 2e-3: "done", 1e-12: "stopped"}
+
+
 @pytest.mark.slow
 def test_a_diverged_trial_is_recorded_and_the_others_go_on(cluster, storage):
     """The loss of the first one is not a number; a sweep of one good and one bad setting has a best one."""
@@ -319,6 +353,16 @@ def test_the_job_refuses_a_wrong_space_before_ray_is_started(tmp_path):
     assert "sweep.space.optim.lr: the list is empty" in done.stderr
     assert "sweep.metric: nowhere.f1 is of no data set" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_two_trials_of_two_workers_do_not_starve_each_other_on_four_cpus(raydist, tmp_path):
+    own = ["cluster.local_cpus=4", "cluster.workers=2", "sweep.at_once=2"]
+    code, out, err = raydist("sweep", "debug_sweep", f"storage={tmp_path}", *own, timeout=600)
+    assert code == 0, out + err
+    assert "sweep: 2 trials at once, 2 worker(s) each" in out
+    found = json.loads((tmp_path / "debug_sweep/sweep.json").read_text())
+    assert [trial["status"] for row in found["settings"] for trial in row["trials"]] == ["done"] * 4
 
 
 @pytest.mark.slow
