@@ -243,37 +243,37 @@ def next_reach(reach: float, got_on: bool) -> float:
     return max(REACH_S / 3, reach * 0.8) if got_on else min(REACH_S * 16, reach * 1.5)
 
 
-def random_kills(lab: Lab, kills: int, seed: int) -> Row:
-    """Kill a random process at a random time, so many times; give the command again whenever it failed, until it is done.
+def is_due(done: float, struck: int, kills: int) -> bool:
+    """Whether a kill may not wait: the run (so much of it is `done`) would be over before the last one."""
+    return done > (struck + 1) / (kills + 1)
 
-    A run that is done after fewer kills is compared all the same, and the others strike a new one in its place.
+
+def random_kills(lab: Lab, kills: int, seed: int) -> Row:
+    """Kill a random process at a random time, so many times over one run; give the command again whenever it failed, until it
+    is done.
     """
     assert lab.calm
     calm = read_json(lab.calm.with_suffix(".json"))
     draw = random.Random(seed)
     victims: Counter[str] = Counter()
     told: Counter[str] = Counter()
-    files: list[str] = []
-    lost: list[str] = []
-    began, runs = time.monotonic(), 0
-    while victims.total() < kills and not files and not lost:
-        runs += 1
-        if runs > kills + 5:
-            raise Missed(f"{runs - 1} runs were done after {victims.total()} kills together")
-        lab.clear(lab.storage)
-        lost += kill_until_done(lab, draw, victims, told, kills)
-        files += differing(committed(lab.storage), calm["files"])
-    extra = time.monotonic() - began - runs * calm["seconds"]
-    lab.recovered = max(0.0, extra) / max(1, victims.total())
+    began = time.monotonic()
+    lost = kill_until_done(lab, draw, victims, told, kills, calm["amount"])
+    files = differing(committed(lab.storage), calm["files"])
+    if victims.total() < kills and not files and not lost:
+        raise Missed(f"the run was done after {victims.total()} of {kills} kills")
+    lab.recovered = max(0.0, time.monotonic() - began - calm["seconds"]) / max(1, victims.total())
     by_kind = ", ".join(f"{number} {kind}" for kind, number in victims.most_common())
-    struck = f"{victims.total()} kills in {runs} run{'s' * (runs > 1)}: {by_kind}"
+    struck = f"{victims.total()} kills over one run: {by_kind}"
     lab.notes[:0] = [struck, "recovery is the extra time per kill"]
     endings = "; ".join(f"{number} x {ending}" for ending, number in told.most_common())
     return lab.row([endings], "COMMITTED WORK: " + "; ".join(lost) if lost else "nothing committed", bool(lost), done=True)
 
 
-def kill_until_done(lab: Lab, draw: random.Random, victims: Counter, told: Counter, kills: int) -> list[str]:
-    """One run from nothing to its end; what was committed when a command ended, and was not there when another did."""
+def kill_until_done(lab: Lab, draw: random.Random, victims: Counter, told: Counter, kills: int, whole: int) -> list[str]:
+    """One run from nothing to its end, which is `whole` by `lab.amount`; what was committed when a command ended, and was not
+    there when another did.
+    """
     reach, most, starts, idle = REACH_S, 0, 0, 0
     written: dict[str, int] = {}
     saved: dict[str, int] = {}
@@ -283,7 +283,7 @@ def kill_until_done(lab: Lab, draw: random.Random, victims: Counter, told: Count
         run = lab.start()
         while run.status is None and victims.total() < kills:
             ends = time.monotonic() + draw.uniform(0.05, 1.0) * reach
-            while run.status is None and time.monotonic() < ends:
+            while run.status is None and time.monotonic() < ends and not is_due(lab.amount() / whole, victims.total(), kills):
                 time.sleep(0.05)
             chosen = choose(run.members(), run.root.pid, draw) if run.status is None else None
             if chosen:
@@ -336,7 +336,8 @@ def faults(kills: int, seed: int) -> dict[str, tuple[str, Fault]]:
 def make_calm(out: Path, pipeline: str, patience: float) -> Path:
     """An undisturbed run, unless there is one: its files in OUT/calm/PIPELINE, their digests beside them."""
     kept, command = out / "calm" / pipeline, PIPELINES[pipeline]
-    if read_json(kept.with_suffix(".json")).get("command") == list(command):
+    known = read_json(kept.with_suffix(".json"))
+    if known.get("command") == list(command) and "amount" in known:
         return kept
     print(f"undisturbed {pipeline}: begins {time.strftime('%H:%M')}", flush=True)
     with Lab(out, f"calm_{pipeline}", command, patience) as lab:
@@ -345,11 +346,11 @@ def make_calm(out: Path, pipeline: str, patience: float) -> Path:
         told = lab.follow(run)
         if run.status != 0:
             raise Missed(f"the undisturbed run of {pipeline} failed ({told}); see {lab.logs}")
-        seconds = round(time.monotonic() - began, 1)
+        seconds, amount = round(time.monotonic() - began, 1), lab.amount()
         shutil.rmtree(kept, ignore_errors=True)
         kept.parent.mkdir(exist_ok=True)
         lab.storage.rename(kept)
-    found = {"command": command, "seconds": seconds, "files": committed(kept)}
+    found = {"command": command, "seconds": seconds, "amount": amount, "files": committed(kept)}
     write_whole(kept.with_suffix(".json"), json.dumps(found, indent=1))
     print(f"undisturbed {pipeline}: {seconds:.0f} s", flush=True)
     return kept

@@ -53,6 +53,11 @@ def model_folder(name: str, revision: str | None = None, *, towers: bool = False
     return _checked(_fetch(name, revision), towers)
 
 
+def is_folder(name: str) -> bool:
+    """Whether a model's name is a folder here, and so another one elsewhere."""
+    return not name.startswith("builtin:") and Path(name).expanduser().is_dir()
+
+
 def open_model(where: Mapping[str, Any]) -> Path:
     """A model's folder on this node: {name, revision}, or {storage, folder} for one that a run made. It may hold two towers."""
     if "storage" in where:

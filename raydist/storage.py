@@ -100,6 +100,11 @@ class Storage:
     def sizes(self, folder: str = "") -> dict[str, int]:
         return {name: info.size for name, info in self.files(folder).items()}
 
+    def newest(self, folder: str = "") -> float:
+        """When a file directly in a folder was last written, in seconds since 1970; 0 where there is none."""
+        infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), allow_not_found=True))
+        return max((info.mtime_ns / 1e9 for info in infos if info.type == pafs.FileType.File and info.mtime_ns), default=0.0)
+
     def folders(self, folder: str = "") -> list[str]:
         infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), allow_not_found=True))
         return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)

@@ -323,7 +323,7 @@ def test_random_kills_leave_the_same_files_and_no_process(fake_pipeline, tmp_pat
     assert row["equal"]
     assert row["lost"] == "nothing committed"
     assert " x exit 0: report in nowhere" in row["sees"]
-    assert row["notes"][0].startswith("6 kills in ")
+    assert row["notes"][0].startswith("6 kills over one run: ")
     assert capsys.readouterr().out.count(": kill ") == 6
     assert len(families) > 1
     assert not any(one.members() for one in families)
@@ -436,6 +436,13 @@ def test_kills_come_later_until_the_run_gets_on():
     assert next_reach(15.0, False) == 22.5
     assert next_reach(5.1, True) == 5.0
     assert next_reach(239.0, False) == 240.0
+
+
+def test_a_kill_is_due_when_the_run_is_ahead_of_its_share():
+    assert not chaos.is_due(0.0, 0, 20)
+    assert chaos.is_due(0.06, 0, 20)
+    assert not chaos.is_due(0.06, 1, 20)
+    assert chaos.is_due(0.96, 19, 20), "the last one comes before the end"
 
 
 def test_the_table_is_markdown_whatever_the_command_said():

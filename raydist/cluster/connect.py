@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from raydist.config import ClusterConfig
@@ -36,6 +36,7 @@ class Cluster:
 
     def __init__(self, config: ClusterConfig, *, verbose: bool = False) -> None:
         self.config, self.verbose, self.owned = config, verbose, False
+        self.before: dict[str, str | None] = {}  # of the environment, before a local cluster was started
 
     def __enter__(self) -> Self:
         return self
@@ -61,8 +62,8 @@ class Cluster:
                     f"no Ray cluster answers at {address} ({why}); check cluster.address, or leave it out to run here"
                 ) from None
         else:
-            os.environ |= WORKER_ENVIRONMENT | LOCAL_ENVIRONMENT  # inherited by the workers
-            os.environ.setdefault("RAY_DEDUP_LOGS", "1")
+            given = WORKER_ENVIRONMENT | LOCAL_ENVIRONMENT | {"RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "1")}
+            self.before = export(given)  # inherited by the workers
             say("starting Ray on this machine")
             with contextlib.nullcontext() if self.verbose else _hushed():
                 ray.init(address="local", num_cpus=self.local_cpus, **(quiet | {"include_dashboard": False}))
@@ -81,6 +82,22 @@ class Cluster:
 
             ray.shutdown()
             self.owned = False
+        restore(self.before)
+
+
+def export(values: Mapping[str, str]) -> dict[str, str | None]:
+    """Set variables of the environment, for what is started from now on; what `restore` takes to undo it."""
+    before = {key: os.environ.get(key) for key in values}
+    os.environ |= values
+    return before
+
+
+def restore(before: Mapping[str, str | None]) -> None:
+    for key, value in before.items():
+        if value is None:
+            os.environ.pop(key, None)
+        else:
+            os.environ[key] = value
 
 
 def _check_reachable(address: str) -> None:

@@ -25,6 +25,7 @@ from raydist.cluster.connect import Cluster
 from raydist.cluster.watch import show
 from raydist.config import Config
 from raydist.errors import InputError
+from raydist.objectives.base import world_size
 from raydist.progress import Progress, say
 from raydist.storage import Storage, StorageError, has_model
 from raydist.training.cores import use_cores
@@ -35,7 +36,7 @@ from raydist.training.trace import write_traces
 from raydist.training.track import Tracker, open_trackers
 
 RAYS_LIST = "checkpoints/checkpoint_manager_snapshot.json"
-NOTICE_EVERY = 5  # steps between questions whether a node is to be taken away; each is a short wait for all ranks
+NOTICE_S = 2.0  # between questions whether a node is to be taken away; each is a short wait for all ranks
 
 
 class TrainingFailed(RuntimeError):
@@ -235,7 +236,8 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
     )
     task.train()
     over = state["over"]
-    watched, noticed = os.environ.get("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER") != "0", False
+    watched = os.environ.get("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER") != "0"
+    asked, asked_at, ask_next = state["step"], time.monotonic(), state["step"] + 1
     for step, batches in steps:
         if over:
             break
@@ -276,15 +278,25 @@ def _train(config: Config, run: Storage, sets: dict[str, dict], began: float) ->
             save(plain, optimizer, schedule, state, log, rank)
         elif evaluate:  # by every rank, since report() is a barrier
             ray.train.report((log.latest if log else {}) | {"step": done, "total": total})
-        if noticed or done % NOTICE_EVERY or done == total or over:
+        if not watched or done < ask_next or done == total or over:
             continue
-        if watched and ray.train.get_preemption_info() is not None:  # a barrier, too: hence by steps, and not by the clock
-            noticed = True
+        if ray.train.get_preemption_info() is not None:  # a barrier, too: hence by steps, and not by the clock
+            watched = False
             save(plain, optimizer, schedule, state, log, rank)
+        ask_next = done + steps_until_asking((time.monotonic() - asked_at) / (done - asked), plain)
+        asked, asked_at = done, time.monotonic()
     if log:
         if not has_model(run):  # finished before, and its model was deleted since
             _export_final(kind, plain, run, state["best_step"] if settings.choose == "best" else 0)
         log.close()
+
+
+def steps_until_asking(step_s: float, task: torch.nn.Module) -> int:
+    """How many steps `NOTICE_S` holds, one at least; by the slowest rank's time of a step, so that all ask after the same."""
+    slowest = torch.tensor(step_s, device=next(task.parameters()).device)
+    if world_size() > 1:
+        torch.distributed.all_reduce(slowest, torch.distributed.ReduceOp.MAX)
+    return max(1, int(NOTICE_S / max(float(slowest), 1e-3)))
 
 
 def note_attempt(run: Storage, step: int, workers: int, nodes: int) -> None:

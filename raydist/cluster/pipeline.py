@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -18,13 +19,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import yaml
 
 from raydist.cluster.connect import Cluster
 from raydist.cluster.stages import Work, run_parts
 from raydist.cluster.watch import show
 from raydist.config import Config, SourceConfig, flatten, override, to_yaml
 from raydist.errors import InputError
-from raydist.progress import Progress, said_if_long, say
+from raydist.models import is_folder
+from raydist.progress import Progress, duration, said_if_long, say
 from raydist.records import REJECTED_SCHEMA, ReadCounts
 from raydist.storage import (
     Manifest,
@@ -41,6 +44,7 @@ from raydist.storage import (
     read_parquet,
 )
 from raydist.training import track
+from raydist.training.search import Ledger, is_finished
 
 EXAMPLES_VERSION = 4  # raise when a reader's output changes: older stages are then not taken for current ones
 WINDOWS_VERSION = 1
@@ -86,7 +90,7 @@ class Run:
         """Folders of models and a tracker's database as full paths: workers start elsewhere."""
         flat = flatten(self.config)
         names = {key: flat.get(key) for key in ("model.name", "cross_encoder.model.name", "mining.encoder", "predict.model")}
-        local = {key: str(Path(name).absolute()) for key, name in names.items() if name and Path(name).is_dir()}
+        local = {key: str(Path(name).expanduser().absolute()) for key, name in names.items() if name and is_folder(name)}
         if uri := self.config.track.mlflow:
             local["track.mlflow"] = track.full_uri(uri)
         changes = {key: path for key, path in local.items() if path != flat[key]}
@@ -125,13 +129,16 @@ class Run:
     def save_config(self) -> None:
         self.folder.write_bytes("config.yaml", to_yaml(self.config).encode())
 
-    def used(self, title: str, stage: Stage, manifest: Manifest, reused: bool) -> None:
-        """Note a stage. One title may stand for several (of an encoder each, say); those of an earlier command give way."""
+    def used(self, title: str, stage: Stage, manifest: Manifest, reused: bool, parts: int = 0) -> None:
+        """Note a stage (`parts`: of how many, while it is made). One title may stand for several (of an encoder each, say);
+        those of an earlier command give way.
+        """
         names = [title, *(f"{title} ({number})" for number in range(2, 100))]
         mine = [name for name in names if name in self.touched and self.stages[name]["folder"] == stage.folder]
         title = mine[0] if mine else next(name for name in names if name not in self.touched)
         self.touched.add(title)
         self.stages[title] = {"folder": stage.folder, "rows": manifest.rows, "seconds": manifest.seconds, "reused": reused}
+        self.stages[title] |= {"parts": parts} if parts else {}
         self.folder.write_json("stages.json", self.stages)
 
     def tell_rejected(self) -> None:
@@ -153,8 +160,9 @@ def run_stages(run: Run, works: list[Work], maker: Callable, kwargs: dict, **opt
     unique = list({work.stage.fingerprint: work for work in works}.values())
     before = {work.stage.fingerprint: work.stage.manifest() is not None for work in unique}
     for work in works:  # before it is made, so that `raydist clean` leaves it alone
-        run.used(work.title, work.stage, Manifest(work.stage.name, work.stage.fingerprint, {}), before[work.stage.fingerprint])
-    made = run_parts(run.cluster, unique, maker, kwargs, **options)
+        reused, nothing = before[work.stage.fingerprint], Manifest(work.stage.name, work.stage.fingerprint, {})
+        run.used(work.title, work.stage, nothing, reused, parts=len(work.specs))
+    made = run_parts(run.cluster, unique, maker, kwargs, run=run.config.name, **options)
     manifests = {manifest.fingerprint: manifest for manifest in made}
     for work in works:
         run.used(work.title, work.stage, manifests[work.stage.fingerprint], before[work.stage.fingerprint])
@@ -585,6 +593,8 @@ def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
     flat = dict(_flat(keep))
     with said_if_long(f"train: looking whether {run.config.model.name} has changed"):
         flat["model.weights"] = folder_digest(run.model_folder)
+    if is_folder(config["model"]["name"]):  # whose path is another one in every job: its content says which it is
+        del flat["model.name"]
     for name, where in sets.items():
         flat |= dict(_flat(where["identity"], f"data.{name}"))
     if "dev" in sets and config["task"] == "reader":  # decides which model is the best one
@@ -885,9 +895,27 @@ def describe_run(folder: str) -> str:
         )
     lines = [f"run {Path(folder).name}"]
     stages = run.read_json("stages.json") if run.exists("stages.json") else {}
-    lines += [f"  {title}: {stage['rows']:,} rows ({stage['folder']})" for title, stage in stages.items()]
+    config = yaml.safe_load(run.read_bytes("config.yaml"))
+    above = Path(run.path()).parents[config["name"].count("/")]
+    storage = Storage(config["storage"] if "://" in config["storage"] else str(above))
+    open_folders = []  # where something is still to be written
+    for title, stage in stages.items():
+        how_far = f"{stage['rows']:,} rows " if stage["rows"] else ""
+        if "parts" in stage:  # when this was written, it was still to be made
+            if storage.exists(f"{stage['folder']}/manifest.json"):
+                made = Manifest(**storage.read_json(f"{stage['folder']}/manifest.json"))
+                how_far = f"{made.rows:,} rows "
+            else:
+                done = sum(name.startswith("part-") for name in storage.sizes(stage["folder"]))
+                how_far = f"{done} of {stage['parts']} parts "
+                open_folders.append(storage.at(stage["folder"]))
+        lines.append(f"  {title}: {how_far}({stage['folder']})")
     if run.exists("begun.json"):  # a sweep
-        lines.append(f"  trials: {len(run.sizes('finished'))} finished, {len(run.folders('trials'))} begun")
+        entries, begun = Ledger(run).entries(), run.folders("trials")
+        finished = [id for id in entries if is_finished(entries[id])]
+        failed = f", {len(entries) - len(finished)} with an error" if len(entries) > len(finished) else ""
+        lines.append(f"  trials: {len(finished)} finished{failed}, {len(begun)} begun")
+        open_folders += [run.at("trials", id) for id in begun if id not in entries]
     training = run.read_json("training.json") if run.exists("training.json") else None
     if training and training["done"]:
         fitted = training["fitted"]
@@ -897,6 +925,9 @@ def describe_run(folder: str) -> str:
     elif run.exists("progress.json"):
         seen = run.read_json("progress.json")
         lines.append(f"  train: step {seen['step']:,} of {seen['total']:,} {seen['note']}")
+    if (training and not training["done"]) or open_folders:
+        silent = time.time() - max(place.newest() for place in [run, *open_folders])
+        lines.append(f"  last written to {duration(silent)} ago; if its command has ended, the same command goes on")
     if run.exists("failure.json"):
         lines.append(f"  failed: {run.read_json('failure.json')['message']}")
     metrics = run.read_json("metrics.json") if run.exists("metrics.json") else {}
@@ -914,9 +945,15 @@ def unused_stages(storage: Storage, keep_runs: Sequence[str] = ()) -> list[str]:
     for name in keep_runs:
         if not any(_is_called(run, name) for run in runs):
             raise InputError(f"--keep-runs {name}: no such run in {storage.uri}; there are {', '.join(runs) or 'none'}")
-    kept = [run for run in runs if not keep_runs or any(_is_called(run, name) for name in keep_runs)]
-    used = {stage["folder"] for run in kept for stage in storage.read_json(f"{run}/stages.json").values()}
+    left_out = {run for run in runs if keep_runs and not any(_is_called(run, name) for name in keep_runs)}
+    used = used_stages(storage, but=left_out)
     return [f"stages/{name}" for name in storage.folders("stages") if f"stages/{name}" not in used]
+
+
+def used_stages(storage: Storage, *, but: Container[str] = ()) -> set[str]:
+    """Stage folders that some run's stages.json names, some runs left out."""
+    runs = [run for run in _runs_in(storage) if run not in but]
+    return {stage["folder"] for run in runs for stage in storage.read_json(f"{run}/stages.json").values()}
 
 
 def _is_called(run: str, name: str) -> bool:

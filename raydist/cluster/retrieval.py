@@ -28,7 +28,7 @@ from raydist.config import CORPUS_COLUMNS, Config, CorpusSource, MiningConfig, R
 from raydist.corpus.readers import language_of
 from raydist.errors import InputError
 from raydist.mining import parts as make
-from raydist.models import TOWERS, open_model, tower_folder
+from raydist.models import TOWERS, is_folder, open_model, tower_folder
 from raydist.progress import said_if_long, say
 from raydist.records import rejected_table
 from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
@@ -613,6 +613,8 @@ def train_retriever(run: Run, corpus: Corpus, cross_encoder: Run, silver: Made, 
     if len(tokenizers) > 1:
         raise InputError(f"{run.model_folder}: its towers have two tokenizers, and training takes one: save the same in both")
     identity = {"version": PAIR_ROWS_VERSION, "tokenizer": tokenizers.pop(), **kwargs}
+    if is_folder(run.config.model.name):  # whose path is another one in every job: the tokenizer is all that is taken from it
+        del identity["model"]
     inputs = {} if weighting == "gold" and not mining.hard_negatives else {"silver": silver}
     if given.loss != "softmax":
         inputs["gold_scores"] = score(run, cross_encoder, corpus, None, "gold_scores", plain=True)

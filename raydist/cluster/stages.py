@@ -87,11 +87,13 @@ def run_parts(
     kwargs: Mapping[str, Any],
     *,
     label: str,
+    run: str = "",
     actors: int = 1,
     gpus: float = 0,
     finish: Callable[[Work, list[dict]], list[dict]] | None = None,
 ) -> list[Manifest]:
-    """Bring some stages to their end: what is whole is left alone, what is missing is made, in one Ray Data execution.
+    """Bring some stages to their end: what is whole is left alone, what is missing is made, in one Ray Data execution. Its
+    progress is shown under `label`, and among Ray's metrics with the `run` it is made for.
 
     `maker(**kwargs)` builds, once per actor, a function from a part's specification to {"part": table, "info": ..., ...}.
     """
@@ -118,8 +120,8 @@ def run_parts(
                 parts[line.pop("work")][line.pop("number")] = line
                 made = sum(len(done) for done in parts.values())
                 progress.update(made)
-                show("raydist_stage_parts", made, stage=label, state="done")
-                show("raydist_stage_parts", len(tasks) + found, stage=label, state="total")
+                show("raydist_stage_parts", made, run=run, stage=label, state="done")
+                show("raydist_stage_parts", len(tasks) + found, run=run, stage=label, state="total")
     for number, work in open_works.items():
         lines = [parts[number][part] for part in range(len(work.specs))]
         if finish:

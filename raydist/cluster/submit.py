@@ -567,12 +567,17 @@ async def _tail(client: JobSubmissionClient, name: str, shown: _Shown) -> None:
 
 
 def _until_told(ask: Callable[[], JobDetails], patience_s: float = 60.0) -> JobDetails:
-    """Ask again while the network fails, for a minute: the head may be restarting."""
+    """Ask again while the network fails, for a minute: the head may be restarting. Then it has forgotten its jobs."""
     end = time.monotonic() + patience_s
     while True:
         try:
             return ask()
         except _BROKEN as error:
+            if "does not exist" in str(error):
+                raise RuntimeError(
+                    "the cluster answers, and does not know the job: its head was restarted, and the job went with it; submit "
+                    "the same command again: what is done stays done"
+                ) from None
             if time.monotonic() > end:
                 why = str(error).splitlines()[0][:200]
                 raise RuntimeError(

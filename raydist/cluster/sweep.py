@@ -13,15 +13,16 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from raydist.cluster import pipeline
-from raydist.cluster.connect import Cluster, quieten
+from raydist.cluster.connect import Cluster, export, quieten, restore
 from raydist.cluster.fit import TrainingFailed
 from raydist.config import Config, flatten, override, to_yaml
 from raydist.errors import InputError
+from raydist.models import is_folder
 from raydist.progress import say
 from raydist.storage import Storage, differences, fingerprint
 from raydist.training import track
@@ -43,6 +44,7 @@ from raydist.training.search import (
 )
 
 HEAVY = ("checkpoints", "best", "model", "predictions")  # of a trial that is not among the best
+OF_ITS_MODEL = ("predictions", "dense index", "dense hits", "top hits", "rerank scores")  # its stages that no other trial makes
 OWN = (
     *("finished", "trials", "bases", "tune", "rejected"),
     *("begun.json", "base.json", "asked.json", "sweep.json", "best.yaml", "report.html", "stages.json"),
@@ -158,12 +160,15 @@ class Sweep:
 
     # --- trials ------------------------------------------------------------------------------------------------------
 
+    def settings_of(self, trial: Trial) -> Config:
+        """A trial's settings, its paths as they were given."""
+        return override(applied(self.plan.base, trial.choice), {"seed": trial.seed})
+
     def config_of(self, trial: Trial) -> Config:
         """A trial's config. Its paths are absolute: it runs in another folder, perhaps on another node."""
-        config = applied(self.plan.base, trial.choice)
+        config = self.settings_of(trial)
         own: dict[str, Any] = {
             "name": f"{self.config.name}/trials/{trial.id}",
-            "seed": trial.seed,
             "data.root": str(Path(config.data.root).expanduser().absolute()),
         }
         if self.store.is_local:
@@ -173,7 +178,7 @@ class Sweep:
             own["retriever.variants"] = []  # what a trial is compared with are the other trials
             models |= {"mining.encoder": config.mining.encoder, "cross_encoder.model.name": config.cross_encoder.model.name}
         for key, name in models.items():
-            if Path(name).expanduser().is_dir():
+            if is_folder(name):
                 own[key] = str(Path(name).expanduser().absolute())
         if self.threads and not config.cluster.threads_per_worker:
             own["cluster.threads_per_worker"] = self.threads
@@ -188,8 +193,9 @@ class Sweep:
         and one trial after another: nothing is made twice.
         """
         config = self.config_of(trial)
+        base = self.base_of(trial)
         if config.task == "retriever":
-            return self._prepare_retrieval(config)
+            return self._prepare_retrieval(config, base)
         plain = config.model_dump(mode="json")
         used = {key: plain[key] for key in ("data", "model")}
         two_stage = config.objectives.hard_learning is not None and all_stages
@@ -198,7 +204,7 @@ class Sweep:
             used |= {"sets": plain["objectives"]["hard_learning"], "span": plain["objectives"]["span"]}
         key = fingerprint(used)
         if key not in self.prepared:
-            run = self._shared_run(config)
+            run = self._shared_run(config, base)
             ready = pipeline.prepare(run, config.sets())
             if two_stage:
                 from raydist.cluster.two_stage import with_nbest_sets
@@ -207,18 +213,24 @@ class Sweep:
             self.prepared[key] = {name: made.where["fingerprint"] for name, made in ready.items()}
         return self.prepared[key]
 
-    def _prepare_retrieval(self, config: Config) -> dict[str, str]:
+    def _prepare_retrieval(self, config: Config, base: str | None) -> dict[str, str]:
         from raydist.cluster.retrieval import prepare_trials, shared_settings
 
         key = fingerprint(shared_settings(config))
         if key not in self.prepared:
-            self.prepared[key] = prepare_trials(self._shared_run(config))
+            self.prepared[key] = prepare_trials(self._shared_run(config, base))
         return self.prepared[key]
 
-    def _shared_run(self, config: Config) -> pipeline.Run:
+    def base_of(self, trial: Trial) -> str | None:
+        """The run that a trial shares with others (`base_name`). Named by paths as they were given: a job's folder is another
+        one every time.
+        """
+        return base_name(self.config.name, self.settings_of(trial))
+
+    def _shared_run(self, config: Config, base: str | None) -> pipeline.Run:
         """The sweep itself as a run: what it makes is made for all trials."""
         own = override(config, {"name": self.config.name})
-        run = pipeline.Run(own, self.cluster, base=base_name(self.config.name, config))
+        run = pipeline.Run(own, self.cluster, base=base)
         if self.folder.exists("stages.json"):
             run.stages = self.folder.read_json("stages.json")
         return run
@@ -252,6 +264,9 @@ class Sweep:
             self.trials |= {trial.id: trial for trial in trials}
             self.open[fingerprint(choice)] = None, [trial.id for trial in trials]
             self._answer(choice, {id: entry for id, entry in entries.items() if is_finished(entry)})
+            for trial in trials:
+                if trial not in left:
+                    self._check_data(trial, entries[trial.id])
             self.queue += left
             for trial in left:
                 self.ledger.forget(trial.id)
@@ -357,20 +372,34 @@ class Sweep:
             del self.open[key]
 
     def prune(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
-        """Models and checkpoints of all but the best trials are deleted; their numbers stay."""
+        """Models, checkpoints and stages of all but the best trials are deleted; their numbers stay. What a stopped trial still
+        writes may hinder that, and goes with the next call; the last one comes when no trial is left.
+        """
         ranked = rank(self.trials.values(), entries, self.settings.metric, self.settings.mode)
         kept = best_trials(ranked, self.settings.keep, self.settings.mode)
-        for id in self.trials:
-            if not is_finished(entries.get(id)) or id in kept:
-                continue
-            run = self.folder.at("trials", id)
-            for name in HEAVY:
-                run.delete(name)
-            if run.exists("stages.json"):  # `raydist clean` may take its predictions
-                stages = run.read_json("stages.json")
-                others = {title: stage for title, stage in stages.items() if not title.startswith("predictions")}
-                if others != stages:
-                    run.write_json("stages.json", others)
+        ended = [id for id in self.trials if is_finished(entries.get(id))]
+        pruned = [f"{self.config.name}/trials/{id}" for id in ended if id not in kept]
+        for name in [f"{run}/{heavy}" for run in pruned for heavy in HEAVY]:
+            with contextlib.suppress(OSError):
+                self.store.delete(name)
+        with contextlib.suppress(OSError):
+            self._drop_stages(pruned, is_over=len(ended) >= self.total)
+
+    def _drop_stages(self, pruned: list[str], is_over: bool) -> None:
+        """Stages that only pruned trials refer to: those made with their models, and once no trial is left, the others, too;
+        until then, one that is to come may take its silver pairs from them.
+        """
+        found = {run: self.store.read_json(f"{run}/stages.json") for run in pruned if self.store.exists(f"{run}/stages.json")}
+        if not is_over and not any(title.startswith(OF_ITS_MODEL) for stages in found.values() for title in stages):
+            return
+        used = pipeline.used_stages(self.store, but=found)
+        for run, stages in found.items():
+            unused = {title: stage["folder"] for title, stage in stages.items() if stage["folder"] not in used}
+            gone = {title: folder for title, folder in unused.items() if is_over or title.startswith(OF_ITS_MODEL)}
+            for folder in gone.values():
+                self.store.delete(folder)
+            if gone:
+                self.store.write_json(f"{run}/stages.json", {title: stages[title] for title in stages.keys() - gone.keys()})
 
     # --- Tune --------------------------------------------------------------------------------------------------------
 
@@ -385,7 +414,8 @@ class Sweep:
         cores = min(resources.get("CPU", 1.0), os.cpu_count() or 1) if local else resources.get("CPU", 1.0)
         if number > 1 and not config.cluster.gpus_per_worker:
             self.threads = max(1, int(cores // (number * config.cluster.max_workers)))
-        say(f"sweep: {number} trial{'s' * (number > 1)} at once, {config.cluster.max_workers} worker(s) each")
+        known = "" if local or self.settings.at_once else ", by what the cluster has now; if it can grow, set sweep.at_once"
+        say(f"sweep: {number} trial{'s' * (number > 1)} at once, {config.cluster.max_workers} worker(s) each{known}")
         wake_ray_data()
         self.folder.delete("tune")
 
@@ -410,8 +440,11 @@ class Sweep:
                 failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),  # of a trial's own process
             ),
         )
-        with _environment(QUIET_TUNE):
+        before = export(QUIET_TUNE)
+        try:
             tuner.fit()
+        finally:
+            restore(before)
         self.folder.delete("tune")
         if self.problem:
             raise self.problem
@@ -472,20 +505,6 @@ def base_name(sweep: str, config: Config) -> str | None:
     return f"{sweep}/bases/{fingerprint(used)[:12]}"
 
 
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {key: os.environ.get(key) for key in values}
-    os.environ |= values
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
-
-
 def silence() -> Any:
     """Takes the place of what would print the end of each trial: we tell it ourselves."""
     from ray.tune.progress_reporter import TrialProgressCallback
@@ -515,7 +534,14 @@ def tune_scheduler(config: Config) -> Any:
     if sweep.scheduler == "asha":
         return ASHAScheduler(**goes_by, max_t=max(NO_END, grace), grace_period=grace, reduction_factor=sweep.reduction)
     if sweep.scheduler == "median":
-        return MedianStoppingRule(**goes_by, grace_period=grace, min_time_slice=float("inf"))  # stops, never pauses
+
+        class Median(MedianStoppingRule):
+            def on_trial_complete(self, controller: Any, trial: Any, result: dict) -> None:
+                """A trial that ended before it had a score is no sample: Ray would look for its step, and fail."""
+                if {goes_by["time_attr"], goes_by["metric"]} <= result.keys():
+                    super().on_trial_complete(controller, trial, result)
+
+        return Median(**goes_by, grace_period=grace, min_time_slice=float("inf"))  # stops, never pauses
     return FIFOScheduler()
 
 
@@ -547,7 +573,7 @@ def tune_searcher(sweep: Sweep) -> Any:
                 "sweep": sweep.folder.uri,
                 "config": sweep.config_of(trial).model_dump(mode="json"),
                 "reports": sweep.settings.scheduler != "none",
-                "base": base_name(sweep.config.name, sweep.config_of(trial)),
+                "base": sweep.base_of(trial),
             }
             return {"trial": json.dumps(given)}  # one string: Tune makes names of what it can look into
 

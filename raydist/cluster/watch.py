@@ -8,7 +8,7 @@ from typing import Any
 
 GAUGES = {
     "raydist_train": ("A logged value of training: loss, weighted and unweighted terms, rate, dev scores.", ("run", "value")),
-    "raydist_stage_parts": ("Parts of a stage: done, total.", ("stage", "state")),
+    "raydist_stage_parts": ("Parts of a stage: done, total.", ("run", "stage", "state")),
     "raydist_rejected_rows": ("Rows of a data set that were refused.", ("run", "set")),
 }
 

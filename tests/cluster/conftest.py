@@ -57,6 +57,24 @@ def no_ray(monkeypatch, tmp_path) -> Cluster:
 
 
 @pytest.fixture
+def trained(no_ray, monkeypatch, tmp_path) -> dict[str, dict]:
+    """Runs of retrieval that were trained, by name, with what they are known by; the model of each is the one it began with."""
+    from raydist.cluster import pipeline, retrieval
+    from raydist.training.kinds import open_kind
+
+    trained: dict[str, dict] = {}
+
+    def train_on(run, sets, *, fresh=False):
+        trained[run.config.name] = pipeline._training_identity(run, sets)
+        kind = open_kind(run.config, sets, 0, 1)
+        kind.save(kind.build_task(1), tmp_path / "trained" / run.config.name)
+        run.folder.upload(tmp_path / "trained" / run.config.name, "model")
+
+    monkeypatch.setattr(retrieval, "train_on", train_on)
+    return trained
+
+
+@pytest.fixture
 def raydist(tmp_path):
     """The command line in a process of its own: (exit status, output, errors)."""
     import subprocess

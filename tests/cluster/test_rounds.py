@@ -1,27 +1,10 @@
 """Several rounds of mining, with everything but the training itself: what is compared learns from the same pairs."""
 
 import pyarrow.parquet as pq
-import pytest
 
 from raydist.cluster import retrieval
 from raydist.cluster.pipeline import Run
 from raydist.config import load_config
-from raydist.training.kinds import open_kind
-
-
-@pytest.fixture
-def trained(no_ray, monkeypatch, tmp_path) -> dict[str, dict]:
-    """Runs that were trained, by name, with what their rows were made of; the model of each is the one it began with."""
-    trained: dict[str, dict] = {}
-
-    def train_on(run, sets, *, fresh=False):
-        trained[run.config.name] = sets["train"]["identity"]
-        kind = open_kind(run.config, sets, 0, 1)
-        kind.save(kind.build_task(1), tmp_path / "trained" / run.config.name)
-        run.folder.upload(tmp_path / "trained" / run.config.name, "model")
-
-    monkeypatch.setattr(retrieval, "train_on", train_on)
-    return trained
 
 
 def test_rounds_end_alike_in_a_whole_run_in_mining_alone_and_in_an_evaluation(trained, no_ray, tmp_path):
@@ -32,9 +15,9 @@ def test_rounds_end_alike_in_a_whole_run_in_mining_alone_and_in_an_evaluation(tr
     corpora = retrieval.open_corpora(run)
     cross_encoder, variants = retrieval.build_retriever(run, corpora["train"])
     assert list(variants) == ["gold", "gold_silver", "round1", "gold_silver_weighted"]
-    last = trained["debug_retrieval"]["silver"]
-    assert trained["debug_retrieval_round1"]["silver"] != last
-    assert trained["debug_retrieval_gold_silver"]["silver"] == last, "else weights and rounds are compared at once"
+    last = trained["debug_retrieval"]["data.train.silver"]
+    assert trained["debug_retrieval_round1"]["data.train.silver"] != last
+    assert trained["debug_retrieval_gold_silver"]["data.train.silver"] == last, "else weights and rounds are compared at once"
 
     retrieval.evaluate_retrieval(run, cross_encoder, variants, corpora)
     metrics = run.folder.read_json("metrics.json")

@@ -6,16 +6,19 @@ import sys
 import threading
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
 
 from raydist import progress
 from raydist.cluster import pipeline
+from raydist.cluster.fit import RunLog
 from raydist.cluster.stages import Work, run_parts
 from raydist.config import load_config
 from raydist.errors import InputError
 from raydist.storage import Stage, Storage, StorageError
+from raydist.training.loop import StepReport
 
 
 def square_maker(*, log: str, slow: float = 0.0):
@@ -252,3 +255,35 @@ def test_unused_stages_are_found_and_used_ones_kept(make_run, storage):
         pipeline.unused_stages(store, ["tdy"])
     run.folder.delete("stages.json")
     assert windows in pipeline.unused_stages(store)
+
+
+def test_progress_of_stages_and_of_training_is_among_rays_metrics(cluster, squares, tmp_path):
+    import ray
+
+    work, made = squares("watched")
+    run_parts(cluster, [work], square_maker, {"log": str(made)}, label="squares", run="watched")
+    log = RunLog(Storage(str(tmp_path / "watched")), {"step": 0}, total=2, per_epoch=1, batch_size=8)
+    log.seen_step(StepReport(2.5, {"span": 2.5}, {"span": 8.0}, 1.0), {"span": 1.0})
+    log.step(1, 1e-3)
+    wanted = [
+        ("ray_raydist_stage_parts", {"run": "watched", "stage": "squares", "state": "done"}, "6.0"),
+        ("ray_raydist_stage_parts", {"run": "watched", "stage": "squares", "state": "total"}, "6.0"),
+        ("ray_raydist_train", {"run": "watched", "value": "loss.span"}, "2.5"),
+    ]
+
+    def missing() -> list:
+        node = ray.nodes()[0]
+        with urlopen(f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+
+        def is_there(name: str, tags: dict[str, str], value: str) -> bool:
+            parts = [f'{key}="{tag}"' for key, tag in tags.items()]
+            found = [line for line in lines if line.startswith(name) and all(part in line for part in parts)]
+            return any(line.endswith(f" {value}") for line in found)
+
+        return [one for one in wanted if not is_there(*one)]
+
+    ends = time.monotonic() + 60  # a process tells its node every few seconds
+    while missing() and time.monotonic() < ends:
+        time.sleep(0.5)
+    assert missing() == []

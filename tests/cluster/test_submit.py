@@ -68,7 +68,7 @@ class Dashboard:
             def do_GET(self):
                 needs_token = mode == "token" and self.path != "/api/authentication_mode"
                 refused = needs_token and self.headers.get("Authorization") != f"Bearer {TOKEN}"
-                content = json.dumps(answers.get(self.path, {})).encode()
+                content = json.dumps(answers.get(self.path, f"Job {self.path.rpartition('/')[2]} does not exist")).encode()
                 self.send_response(403 if refused else 200 if self.path in answers else 404)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
@@ -141,6 +141,11 @@ def test_the_address_may_come_from_the_environment(monkeypatch):
     assert dashboard_url("https://other") == "https://other"
     monkeypatch.delenv("RAY_ADDRESS")
     assert dashboard_url(None) == "http://127.0.0.1:8265"
+
+
+def test_a_head_that_was_restarted_and_forgot_the_job_is_not_taken_for_one_that_is_gone(dashboard):
+    with pytest.raises(RuntimeError, match=r"does not know the job: its head was restarted.*submit the same command again"):
+        submit.follow(reach(dashboard(), insecure=True), "train-bridges-1f6a09c2")
 
 
 def test_another_ray_version_is_named(dashboard, capsys):

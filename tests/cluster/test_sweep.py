@@ -1,8 +1,10 @@
 """Sweeps on Ray: trials are runs like any other, shared stages are made once, nothing finished is done again."""
 
+import contextlib
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from raydist.cluster import pipeline
-from raydist.cluster.sweep import Sweep, run_sweep, sweep_cluster, trials_at_once
+from raydist.cluster.sweep import Sweep, run_sweep, sweep_cluster, trials_at_once, tune_scheduler
 from raydist.config import load_config
 from raydist.errors import InputError
 from raydist.training.search import Ledger
@@ -189,9 +191,47 @@ def test_optuna_carries_on_with_what_it_asked_and_what_it_learned(cluster, stora
     assert left[0].choice == trials[2].choice  # the open seed first
     assert left[0].seed == 1
     assert len(left) == 5  # of 4 settings x 2 seeds, three were done
+    third = Sweep(config, cluster)
+    third.ledger.add(third.ledger.get(left[0].id) | {"data": {"train": "other windows"}})
+    with pytest.raises(InputError, match=f"train changed since trial {left[0].id} was run"):
+        third.plan_pending()
     found = second.write_results()
     assert len(found["settings"]) == 4
     assert found["best"]["choice"]["optim.lr"] == max(row["choice"]["optim.lr"] for row in found["settings"])
+
+
+# One good setting, and one that learns nothing: told apart by a dev score at step 30.
+UNLIKE = ("sweep.seeds=[0]", "train.max_steps=60", "train.epochs=9", "train.evaluate_every=30", "train.dev_questions=20")
+
+
+def test_asha_stops_a_hopeless_trial_and_a_resume_leaves_it_alone(cluster, storage, capsys):
+    config = sweep_config(storage, "name=halved", "sweep.scheduler=asha", "sweep.space.optim.lr=[3e-3,1e-12]", *UNLIKE)
+    found = run_sweep(config, cluster)
+    folder = Path(storage, "halved")
+    assert [(row["choice"]["optim.lr"], row["trials"][0]["status"]) for row in found["settings"]] == [
+        (3e-3, "done"),
+        (1e-12, "stopped"),
+    ]
+    assert found["best"]["choice"] == {"optim.lr": 3e-3}
+    best, stopped = (row["trials"][0]["id"] for row in found["settings"])
+    assert json.loads((folder / "finished" / f"{stopped}.json").read_text())["steps"] == 30
+    assert [path.parent.name for path in folder.glob("trials/*/checkpoints")] == [best]
+
+    before = finished(folder)
+    capsys.readouterr()
+    assert run_sweep(config, cluster) == found
+    assert "2 trials, 2 finished before" in capsys.readouterr().out
+    assert finished(folder) == before
+
+
+@pytest.mark.slow
+def test_median_stopping_stops_what_is_below_the_others_and_survives_a_trial_without_a_score(cluster, storage):
+    """The loss of the first trial is not a number before it has a score; then three good ones are the measure of a bad one."""
+    rates = [1e30, 3e-3, 2.5e-3, 2e-3, 1e-12]
+    overrides = ("name=median", "sweep.scheduler=median", f"sweep.space.optim.lr={rates}", "optim.clip_norm=1e9", *UNLIKE)
+    found = run_sweep(sweep_config(storage, *overrides, "optim.warmup_steps=0"), cluster)
+    ends = {row["choice"]["optim.lr"]: row["trials"][0]["status"] for row in found["settings"]}
+    assert ends == {1e30: "failed", 3e-3: "done", 2.5e-3: "done", 2e-3: "done", 1e-12: "stopped"}
 
 
 @pytest.mark.slow
@@ -203,6 +243,90 @@ def test_a_diverged_trial_is_recorded_and_the_others_go_on(cluster, storage):
     assert found["best"]["choice"] == {"optim.lr": 1e-3}
     entries = Ledger(Sweep(sweep_config(storage, *overrides), cluster).folder).entries()
     assert any("before the update" in entry.get("message", "") for entry in entries.values())
+
+
+def mined_config(storage: str, *overrides: str):
+    """Two settings of a retriever."""
+    metric = "sweep.metric=retrieval.sample.gold_silver_weighted.MRR@100"
+    given = [f"storage={storage}", "name=mined_sweep", "retriever.rerank=0", "sweep.space.mining.threshold=[0,1]", metric]
+    return load_config("debug_retrieval", [*given, "sweep.at_once=1", *overrides]).config
+
+
+def ended(sweep: Sweep, scores: list[float]) -> dict[str, dict]:
+    """The first trials of a sweep came to their end with these scores."""
+    for trial, score in zip(sweep.trials.values(), scores):
+        sweep.ledger.add({"id": trial.id, "status": "done", "metrics": {sweep.settings.metric: score}})
+    return sweep.ledger.entries()
+
+
+def test_pruning_deletes_stages_that_only_pruned_trials_refer_to(no_ray, tmp_path):
+    sweep = Sweep(mined_config(tmp_path, "sweep.space.mining.threshold=[0,0.5,1]"), no_ray)
+    one, two, three = (f"{sweep.config.name}/trials/{id}" for id in sweep.trials)
+    shared = {"dense index of sample": "stages/vectors-untrained", "scores of train": "stages/scores-1"}
+    refers = {
+        sweep.config.name: shared,
+        one: shared | {"dense index of sample (2)": "stages/vectors-1", "silver of train": "stages/silver-1"},
+        two: shared | {"dense index of sample (2)": "stages/vectors-2", "silver of train": "stages/silver-2"},
+        three: shared | {"dense index of sample (2)": "stages/vectors-1", "silver of train": "stages/silver-1"},  # the same
+    }
+
+    def there() -> set[str]:
+        return {f"stages/{name}" for name in sweep.store.folders("stages")}
+
+    for run, stages in refers.items():
+        sweep.store.write_json(f"{run}/stages.json", {title: {"folder": folder} for title, folder in stages.items()})
+        for folder in stages.values():
+            sweep.store.write_bytes(f"{folder}/part-00000.parquet", b"")
+    everything = there()
+
+    sweep.store.delete(f"{three}/stages.json")  # not begun
+    sweep.prune(ended(sweep, [0.1, 0.2]))
+    assert there() == everything - {"stages/vectors-1"}, "silver pairs may serve a trial that is to come"
+
+    sweep.store.write_json(f"{three}/stages.json", {title: {"folder": folder} for title, folder in refers[three].items()})
+    sweep.prune(ended(sweep, [0.1, 0.2, 0.1]))
+    assert there() == everything - {"stages/vectors-1", "stages/silver-1"}
+    assert sweep.store.read_json(f"{one}/stages.json").keys() == shared.keys()
+    assert sweep.store.read_json(f"{two}/stages.json").keys() == refers[two].keys()
+    assert not set(pipeline.unused_stages(sweep.store))
+
+
+def test_pruning_a_trial_whose_workers_still_write_does_not_stop_the_sweep(no_ray, tmp_path):
+    sweep = Sweep(mined_config(tmp_path), no_ray)
+    first = sweep.folder.at("trials", next(iter(sweep.trials)))
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            folder = Path(first.path("checkpoints", "checkpoint_1"))
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "state.json").touch()
+
+    entries = ended(sweep, [0.1, 0.2])
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(300):
+            sweep.prune(entries)
+    finally:
+        over.set()
+        writer.join()
+    sweep.prune(entries)
+    assert not first.exists("checkpoints")
+
+
+def test_median_stopping_goes_on_after_a_trial_that_ended_without_a_score():
+    from ray.tune.experiment import Trial as TuneTrial
+
+    config = load_config("debug_sweep", ["sweep.scheduler=median"]).config
+    scheduler, score = tune_scheduler(config), f"dev.{config.train.metric}"
+    diverged, *good, bad = (TuneTrial("raydist", stub=True) for _ in range(5))
+    scheduler.on_trial_complete(None, diverged, {"done": True, "training_iteration": 0})
+    for trial in good:
+        assert scheduler.on_trial_result(None, trial, {"step": 6, score: 50.0}) == "CONTINUE"
+        scheduler.on_trial_complete(None, trial, {"step": 6, score: 50.0, "done": True})
+    assert scheduler.on_trial_result(None, bad, {"step": 6, score: 1.0}) == "STOP"
 
 
 @pytest.mark.parametrize(
@@ -232,16 +356,18 @@ def test_the_job_refuses_a_wrong_space_before_ray_is_started(tmp_path):
 
 
 @pytest.mark.slow
+def test_two_trials_of_two_workers_do_not_starve_each_other_on_four_cpus(raydist, tmp_path):
+    own = ["cluster.local_cpus=4", "cluster.workers=2", "sweep.at_once=2"]
+    code, out, err = raydist("sweep", "debug_sweep", f"storage={tmp_path}", *own, timeout=600)
+    assert code == 0, out + err
+    assert "sweep: 2 trials at once, 2 worker(s) each" in out
+    found = json.loads((tmp_path / "debug_sweep/sweep.json").read_text())
+    assert [trial["status"] for row in found["settings"] for trial in row["trials"]] == ["done"] * 4
+
+
+@pytest.mark.slow
 def test_trials_of_a_retriever_share_the_cross_encoder_and_its_scores(cluster, storage, capsys):
-    overrides = [
-        f"storage={storage}",
-        "name=mined_sweep",
-        "retriever.rerank=0",
-        "sweep.space.mining.threshold=[0,1]",
-        "sweep.metric=retrieval.sample.gold_silver_weighted.MRR@100",
-        "sweep.at_once=1",
-    ]
-    config = load_config("debug_retrieval", overrides).config
+    config = mined_config(storage)
     found = run_sweep(config, cluster)
     folder = Path(storage, "mined_sweep")
     assert [row["status"] for setting in found["settings"] for row in setting["trials"]] == ["done", "done"]
@@ -256,6 +382,12 @@ def test_trials_of_a_retriever_share_the_cross_encoder_and_its_scores(cluster, s
         kept.append(numbers["mining.silver"])
     assert min(kept) == 0 < max(kept)  # the threshold came through
     assert not list(folder.glob("trials/*_gold"))
+    vectors = [
+        {stage["folder"] for stage in json.loads(file.read_text()).values() if stage["folder"].startswith("stages/vectors")}
+        for file in folder.glob("trials/*/stages.json")
+    ]
+    assert sorted(map(len, vectors)) == [2, 3], "the pruned trial has left those that all share: of both untrained encoders"
+    assert all(Path(storage, name).is_dir() for name in set.union(*vectors))
 
     before = finished(folder)
     capsys.readouterr()

@@ -15,7 +15,16 @@ from pyarrow.fs import LocalFileSystem
 from safetensors.torch import load_file, save_file
 
 from raydist.cluster import pipeline
-from raydist.cluster.fit import RAYS_LIST, RunLog, checkpoints_of, forget_lost_best, forget_torn_list, keep_best, restore
+from raydist.cluster.fit import (
+    RAYS_LIST,
+    RunLog,
+    checkpoints_of,
+    forget_lost_best,
+    forget_torn_list,
+    keep_best,
+    restore,
+    steps_until_asking,
+)
 from raydist.config import load_config
 from raydist.errors import InputError
 from raydist.storage import Storage
@@ -294,3 +303,8 @@ def small_training():
 def damage(file: Path, left: float) -> None:
     content = file.read_bytes()
     file.write_bytes(content[: int(len(content) * left)])
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(60.0, 1), (24.0, 1), (0.5, 4), (0.02, 100), (0.0, 2000)])
+def test_a_notice_of_preemption_is_asked_for_by_the_clock_however_long_a_step_is(step_s, steps):
+    assert steps_until_asking(step_s, torch.nn.Linear(1, 1)) == steps

@@ -1,7 +1,6 @@
 """Sweeps without Ray: what a space means, what is refused, how finished trials are counted and ranked."""
 
 import math
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +20,6 @@ from raydist.training.search import (
     read_space,
     summary,
 )
-
-CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

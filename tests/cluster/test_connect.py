@@ -1,0 +1,24 @@
+"""Joining a cluster, or starting one on this machine."""
+
+import os
+
+from raydist.cluster.connect import Cluster
+from raydist.config import ClusterConfig
+
+
+def test_the_environment_of_a_local_cluster_ends_with_it(monkeypatch):
+    """Ray stands aside: what matters is what it would inherit, and what the next thing that this process starts does not."""
+    import ray
+
+    seen = {}
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: seen.update(os.environ))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", raising=False)
+    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "3")
+    with Cluster(ClusterConfig()) as cluster:
+        cluster.start()
+    assert (seen["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"], seen["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"]) == ("0", "0.5")
+    assert "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER" not in os.environ
+    assert os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] == "3"

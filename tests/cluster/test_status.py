@@ -1,0 +1,78 @@
+"""`raydist status` of runs that are not at their end: files as a running or a killed command leaves them."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from raydist.cluster import pipeline, stages
+from raydist.cluster.pipeline import Run, describe_run
+from raydist.cluster.sweep import Sweep
+from raydist.config import load_config
+
+
+@pytest.fixture
+def cut(no_ray, monkeypatch, tmp_path) -> Run:
+    """A run that was interrupted after two of its windows' parts."""
+    given = [f"storage={tmp_path}", "name=some/cut", "data.part_rows=40", "data.test={}"]
+    run = Run(load_config("debug_reader", given).config, no_ray)
+    run.begin()
+    examples = pipeline.make_examples(run, ["train"])
+    stream = stages._stream
+
+    def cut_short(*given):
+        lines = stream(*given)
+        yield next(lines)
+        yield next(lines)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stages, "_stream", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.make_windows_of(run, examples)
+    return run
+
+
+def long_ago(folder: Path, hours: float) -> None:
+    for path in folder.rglob("*"):
+        os.utime(path, (time.time() - 3600 * hours,) * 2)
+
+
+def test_a_stage_in_progress_tells_its_parts_and_a_finished_one_its_rows(cut, tmp_path):
+    said = describe_run(cut.folder.path())
+    parts = cut.stages["windows of train"]["parts"]
+    assert parts > 2
+    assert f"windows of train: 2 of {parts} parts (stages/windows-" in said
+    rows = cut.stages["examples of train"]["rows"]
+    assert f"examples of train: {rows:,} rows (stages/examples-" in said
+    assert "sample world: (stages/sample-" in said
+
+    long_ago(tmp_path, 3.5)
+    said = describe_run(cut.folder.path())
+    assert "last written to 3 h 30 min ago; if its command has ended, the same command goes on" in said
+
+
+def test_training_that_came_to_no_end_tells_when_it_was_last_seen(cut, tmp_path):
+    cut.folder.write_json("training.json", {"identity": {}, "done": False})
+    cut.folder.write_json("progress.json", {"step": 40, "first": 0, "total": 60, "note": "loss 2.5", "warnings": []})
+    (stage,) = (tmp_path / "stages").glob("windows-*")
+    (stage / "manifest.json").write_text('{"name": "windows", "fingerprint": "f", "identity": {}, "parts": [{"rows": 70}]}')
+    long_ago(tmp_path, 2)
+    said = describe_run(cut.folder.path())
+    assert "windows of train: 70 rows" in said, "it was whole before its command was killed"
+    assert "train: step 40 of 60 loss 2.5\n  last written to 2 h 00 min ago" in said
+    cut.folder.write_json("training.json", {"done": True, "fitted": {"steps": 60, "seconds": 9.0, "examples_per_s": 80.0}})
+    assert "last written" not in describe_run(cut.folder.path())
+
+
+def test_trials_that_ended_in_an_error_are_not_finished(no_ray, tmp_path):
+    sweep = Sweep(load_config("debug_sweep", [f"storage={tmp_path}"]).config, no_ray)
+    sweep.begin(fresh=False)
+    ends = ("done", "stopped", "error")
+    for trial, status in zip(sweep.trials.values(), ends):
+        sweep.ledger.add({"id": trial.id, "status": status})
+    for id in sweep.trials:
+        sweep.folder.write_bytes(f"trials/{id}/config.yaml", b"")
+    said = describe_run(sweep.folder.path())
+    assert "trials: 2 finished, 1 with an error, 4 begun" in said
+    assert "last written to" in said, "the fourth is still running, or was killed"
