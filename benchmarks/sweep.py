@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -58,6 +59,7 @@ def main() -> int:
     parser.add_argument("--storage", type=Path, help="an empty folder to keep; none: a temporary one")
     parser.add_argument("settings", nargs="*", metavar="key=value")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes end
     with tempfile.TemporaryDirectory() as temporary:
         storage = args.storage or Path(temporary)
         storage.mkdir(parents=True, exist_ok=True)
