@@ -469,18 +469,18 @@ def _rows(made: Made) -> dict[str, Any]:
 
 
 def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made) -> None:
-    """cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs, with a fitted temperature."""
+    """cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs, and both calibrations."""
     from raydist.mining import cross_encoder as judge
 
     scored = score(run, beside, corpus, labelled, "held_out_scores", plain=True)
     table = pa.concat_tables(_tables(scored, ["label", "logit"]))
     labels, logits = table["label"].to_numpy().astype(int), table["logit"].to_numpy().astype(float)
-    temperature = judge.fit_temperature(labels, logits)
+    temperature, platt = judge.fit_temperature(labels, logits), judge.fit_platt(labels, logits)
     told: dict[str, Any] = {}
-    for name, divided in (("before", 1.0), ("after", temperature)):
-        bins = judge.reliability_bins(labels, judge.sigmoid(logits, divided))
+    for name, fitted in (("before", judge.Platt(1.0, 0.0)), ("after", judge.Platt(temperature, 0.0)), ("platt", platt)):
+        bins = judge.reliability_bins(labels, judge.sigmoid(logits, *fitted))
         error = judge.expected_calibration_error(bins)
-        told[name] = {"expected_calibration_error": error, "bins": [bin._asdict() for bin in bins]}
+        told[name] = {**fitted._asdict(), "expected_calibration_error": error, "bins": [bin._asdict() for bin in bins]}
     scores = judge.classification_scores(labels, logits) | {"pairs": len(labels)}
     run.folder.write_json("cross_encoder/metrics.json", scores)
     run.folder.write_json("cross_encoder/reliability.json", told | {"temperature": temperature})
@@ -529,7 +529,7 @@ def score(run: Run, cross_encoder: Run, corpus: Corpus, pairs: Made | None, name
 
 
 def score_candidates(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run) -> Made:
-    """Candidates -> scores. These are kept: threshold, power and temperature change without a model call."""
+    """Candidates -> scores. These are kept: threshold, power and calibration change without a model call."""
     mining = run.config.mining
     found = find(run, corpus, encoder, mining.candidates)
     settings = {"top": mining.candidates, "same_doc": mining.same_doc, "seed": run.config.seed}
@@ -549,10 +549,12 @@ def mine(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run, number:
     """Candidates -> scores -> silver pairs; `number` is that of the round."""
     mining = run.config.mining
     scores = score_candidates(run, corpus, encoder, cross_encoder)
-    temperature = None
-    if mining.calibrate == "temperature":
-        temperature = run.folder.read_json("cross_encoder/reliability.json")["temperature"]
-    choose = {"threshold": mining.threshold, "power": mining.power, "weighting": mining.weighting, "temperature": temperature}
+    choose = {"threshold": mining.threshold, "power": mining.power, "weighting": mining.weighting, "temperature": None}
+    if mining.calibrate != "none":
+        fitted = run.folder.read_json("cross_encoder/reliability.json")
+        choose["temperature"] = fitted["temperature"]
+        if mining.calibrate == "platt":
+            choose |= {name: fitted["platt"][name] for name in ("temperature", "shift")}
     silver = _over_blocks(
         run,
         corpus,

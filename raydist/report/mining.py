@@ -5,7 +5,8 @@ mining/yield.json                  as ``mining.silver.yield_curve`` gives it
 mining/examples.parquet            ``records.MINED_EXAMPLE_SCHEMA``
 cross_encoder/metrics.json         as ``mining.cross_encoder.classification_scores`` gives it; other numbers may join
 cross_encoder/reliability.json     {"before": {"expected_calibration_error": e, "bins": [a Bin as a mapping, ...]},
-                                    "after": the same with temperature, where one was fitted, and "temperature": t}
+                                    "after": the same with temperature, where one was fitted, "platt": with temperature and
+                                    shift, and "temperature": t}
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def reliability(run: Run) -> Html | None:
     """Share of answers against p, before and after calibration; on the diagonal p is right."""
     curves: list[Curve] = []
     said = []
-    for key, label in (("before", "as trained"), ("after", "with temperature")):
+    for key, label in (("before", "as trained"), ("after", "with temperature"), ("platt", "with temperature and shift")):
         found = run.reliability.get(key)
         if not isinstance(found, dict):
             continue

@@ -46,8 +46,8 @@ def write_mining(folder, question="Who built it?", threshold=0.5):
     scores = classification_scores(labels, logits) | {"pairs": 5}
     (folder / "cross_encoder" / "metrics.json").write_text(json.dumps(scores))
     parts = {}
-    for name, temperature in (("before", 1.0), ("after", 0.5)):
-        bins = reliability_bins(labels, sigmoid(logits, temperature))
+    for name, fitted in (("before", (1.0,)), ("after", (0.5,)), ("platt", (0.5, 0.75))):
+        bins = reliability_bins(labels, sigmoid(logits, *fitted))
         parts[name] = {
             "expected_calibration_error": expected_calibration_error(bins),
             "bins": [each._asdict() for each in bins],
@@ -145,7 +145,9 @@ def test_the_cross_encoder_has_its_scores_and_a_reliability_diagram(run):
         assert f'<th>{name}</th><td class="n">{value}</td>' in text
     assert '<th>Pairs</th><td class="n">5</td>' in text
     assert text.count("<svg") == 1
-    assert "with temperature" in text
+    errors = re.search(r"error: ([\d.]+) as trained, ([\d.]+) with temperature, ([\d.]+) with temperature and shift\.", text)
+    assert errors
+    assert len(set(errors.groups())) == 3
     assert "The temperature is 0.500." in text
 
 
