@@ -30,7 +30,7 @@ from raydist.errors import InputError
 from raydist.mining import parts as make
 from raydist.models import TOWERS, open_model, tower_folder
 from raydist.progress import said_if_long, say
-from raydist.records import rejected_table
+from raydist.records import RANKED_SCHEMA, rejected_table
 from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
 from raydist.training import track
 
@@ -734,6 +734,7 @@ def _untrained_lists(run: Run, corpus: Corpus) -> dict[str, Made]:
     return {"bm25": bm25, "untrained": search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)}
 
 
+TESTED = RANKED_SCHEMA.names[2:]  # metrics with an interval, and compared question by question
 Ranked = dict[str, list[tuple[str, float]]]  # (sentence, score) by question, of one block
 
 
@@ -767,7 +768,7 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, Iterator[Ranked]]) 
     from raydist.reader.significance import bootstrap_interval
     from raydist.retriever.metrics import gold_of, join_scores, score_run, trec_gold, trec_run
 
-    ties = run.config.evaluate.ties
+    ties, samples = run.config.evaluate.ties, run.config.evaluate.bootstrap
     tables = [make.read_gold(block, make.read_questions(block)) for block in corpus.blocks()]
 
     def gold_blocks() -> Iterator[dict[str, dict[str, int]]]:
@@ -775,6 +776,7 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, Iterator[Ranked]]) 
             yield gold_of(*(table[name].to_pylist() for name in ("question_id", "sentence_id", "relevance")))
 
     found: dict[str, Any] = {}
+    values: dict[str, pa.Table] = {}
     rows = []
     for method, blocks in ranked.items():
         with run.folder.writing(f"ranked/{corpus.name}.{method}.trec") as file:
@@ -787,19 +789,44 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, Iterator[Ranked]]) 
         for metric, value in means.items():
             key = f"retrieval.{corpus.name}.{method}.{metric}"
             found[key] = round(value, 6)
-            if run.config.evaluate.bootstrap and metric in ("P@1", "MRR@100"):
-                interval = bootstrap_interval(scores.values[metric], samples=run.config.evaluate.bootstrap)
+            if samples and metric in TESTED:
+                interval = bootstrap_interval(scores.values[metric], samples=samples)
                 found |= {f"{key}.low": round(interval.low, 6), f"{key}.high": round(interval.high, 6)}
+        columns = {"question_id": scores.questions, "method": [method] * len(scores.questions)}
+        values[method] = pa.table(columns | {metric: scores.values[metric] for metric in TESTED}).cast(RANKED_SCHEMA)
         rows.append((method, *(f"{100 * means[metric]:.1f}" for metric in ("P@1", "P@5", "P@10", "MRR@100"))))
     with run.folder.writing(f"ranked/{corpus.name}.gold.trec") as file:
         for gold in gold_blocks():
             file.write(trec_gold(gold).encode())
+    run.folder.write_bytes(f"ranked/{corpus.name}.parquet", encode_table(pa.concat_tables(values.values()), "parquet", {}))
+    if samples:
+        found |= _differences(values, f"retrieval.{corpus.name}", samples)
     run.add_metrics(found, instead_of=f"retrieval.{corpus.name}.")
     counts = f"{corpus.num_questions:,} questions, {corpus.num_sentences:,} sentences"
     head = (f"{corpus.name}: {counts}", "P@1", "P@5", "P@10", "MRR@100")
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(5)]
     for row in [head, *rows]:
         say("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))))
+
+
+def _differences(values: dict[str, pa.Table], name: str, samples: int) -> dict[str, float]:
+    """How far each method is above gold pairs alone, and weights above none: paired over questions, with interval and p."""
+    from raydist.reader.significance import paired_bootstrap
+
+    pairs = [(method, "gold") for method in values if method != "gold"] + [("gold_silver_weighted", "gold_silver")]
+    found = {}
+    for method, other in pairs:
+        if method not in values or other not in values:
+            continue
+        for metric in TESTED:
+            first, second = (
+                dict(zip(values[of]["question_id"].to_pylist(), values[of][metric].to_pylist())) for of in (other, method)
+            )
+            test = paired_bootstrap(first, second, samples=samples)
+            key = f"{name}.{method}.{metric}.minus_{other}"
+            found |= {key: round(test.difference, 6), f"{key}.p": round(test.p_value, 6)}
+            found |= {f"{key}.low": round(test.low, 6), f"{key}.high": round(test.high, 6)}
+    return found
 
 
 # --- single commands -------------------------------------------------------------------------------------------------

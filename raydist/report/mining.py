@@ -1,6 +1,7 @@
 """Sections about mining and retrieval: functions from a run to HTML, or to None where their files are not there.
 
-metrics.json                       retrieval.TESTSET.METHOD.METRIC, 0 to 1, with .low and .high where there are intervals
+metrics.json                       retrieval.TESTSET.METHOD.METRIC, 0 to 1, with .low and .high where there are intervals, and
+                                   .minus_OTHER (with .low, .high and .p) where a method is compared with another
 mining/yield.json                  as ``mining.silver.yield_curve`` gives it
 mining/examples.parquet            ``records.MINED_EXAMPLE_SCHEMA``
 cross_encoder/metrics.json         as ``mining.cross_encoder.classification_scores`` gives it; other numbers may join
@@ -50,6 +51,36 @@ def scores_by_set(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
     return by_set
 
 
+def differences(run: Run, test_set: str) -> Html | None:
+    """How far methods are above others, paired over the questions."""
+    start, found = f"retrieval.{test_set}.", defaultdict(dict)
+    for key, value in run.metrics.items():
+        method, _, rest = key.removeprefix(start).partition(".")
+        metric, _, rest = rest.partition(".minus_")
+        other, _, of = rest.partition(".")
+        if key.startswith(start) and metric in METRICS and other and is_number(value):
+            found[method, other].setdefault(metric, {})[of] = float(value)
+    if not found:
+        return None
+    shown = [metric for metric in METRICS if any(metric in tests for tests in found.values())]
+    rows = []
+    for method, other in sorted(found, key=lambda pair: [ordered([*METHODS, *pair]).index(of) for of in reversed(pair)]):
+        cells = [gap(found[method, other].get(metric, {})) for metric in shown]
+        rows.append([f"{METHODS.get(method, method)} – {METHODS.get(other, other).lower()}", *cells])
+    return table(["Difference", *shown], rows)
+
+
+def gap(test: dict[str, float]) -> Html | None:
+    """A difference in points with its interval and p, from shares."""
+    if "" not in test:
+        return None
+    chance = None
+    if {"low", "high", "p"} <= test.keys():
+        p = f"p = {test['p']:.3f}" if test["p"] >= 0.001 else "p < 0.001"
+        chance = el("small", f" {100 * test['low']:+.2f} to {100 * test['high']:+.2f}, {p}")
+    return el("span", el("b", f"{100 * test['']:+.2f}"), chance, class_="n")
+
+
 def ordered(methods: Iterable[str]) -> list[str]:
     """Each method once: ours as METHODS has them, then the others."""
     found = dict.fromkeys(methods)
@@ -58,19 +89,20 @@ def ordered(methods: Iterable[str]) -> list[str]:
 
 def retrieval(run: Run) -> Html | None:
     """Methods against metrics, for each test set."""
-    parts = []
+    parts: list[Html | None] = []
     for test_set, found in scores_by_set(run).items():
         methods = ordered(found)
         shown = [metric for metric in METRICS if any(metric in found[method] for method in methods)]
         rows = [
             [METHODS.get(method, method), *(with_interval(found[method], metric) for metric in shown)] for method in methods
         ]
-        parts += [el("h3", test_set), table(["", *shown], rows)]
+        parts += [el("h3", test_set), table(["", *shown], rows), differences(run, test_set)]
     if not parts:
         return None
     note = (
         "In per cent. P@N: questions with a right sentence among the first N. MRR@100: mean of 1 / rank of the first right "
-        "one. Small figures: 95 % bootstrap interval over questions."
+        "one. Small figures: 95 % bootstrap interval over questions; of a difference from a paired bootstrap, with its p. They "
+        "tell what other questions might do, and nothing about another seed."
     )
     return join([*parts, el("p", note, class_="note")])
 

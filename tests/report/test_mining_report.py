@@ -12,7 +12,7 @@ from made_run import example, write_run
 from raydist.config import load_config, override, to_yaml
 from raydist.mining.cross_encoder import classification_scores, expected_calibration_error, reliability_bins, sigmoid
 from raydist.mining.silver import select_silver, yield_curve
-from raydist.records import MINED_EXAMPLE_SCHEMA, SCORED_SCHEMA
+from raydist.records import MINED_EXAMPLE_SCHEMA, RANKED_SCHEMA, SCORED_SCHEMA
 from raydist.report.comparison import retrieval as compared_retrieval
 from raydist.report.html import write_report
 from raydist.report.mining import METHODS, cross_encoder, mined_pairs, retrieval
@@ -113,6 +113,38 @@ def test_several_runs_stand_side_by_side_with_the_deviation_over_their_seeds(tmp
     assert rows[2][:4] == ["Gold", "pairs", "plain", "75.00"]
     assert len(rows) == 3  # nothing is known of the plain run's BM25
     assert compared_retrieval([write("reader", 0, 1, {"dev.f1": 80.0})]) is None
+
+
+def test_methods_are_compared_with_gold_pairs_question_by_question(tmp_path):
+    gap = {"minus_gold": 0.02, "minus_gold.low": -0.0151, "minus_gold.high": 0.05, "minus_gold.p": 0.26}
+    weighted = "retrieval.v1.1.dev.gold_silver_weighted.P@1"
+    found = {"retrieval.v1.1.dev.gold.P@1": 0.5, weighted: 0.52} | {f"{weighted}.{key}": value for key, value in gap.items()}
+    found |= {f"{weighted}.minus_gold_silver": -0.01, "retrieval.v1.bm25.P@1": 0.1}
+    text = retrieval(load_run(write_run(tmp_path / "run", {}, metrics=found)))
+    rows = [" ".join(re.sub(r"<[^>]*>", " ", unescape(row)).split()) for row in text.split("<tr>")]
+    assert "Gold and silver pairs, weighted – gold pairs +2.00 -1.51 to +5.00, p = 0.260" in rows
+    assert any(row.startswith("Gold and silver pairs, weighted – gold and silver pairs -1.00") for row in rows)
+    assert text.count("Difference") == 1  # nothing of it is of the set v1
+
+
+def test_a_method_of_several_runs_is_compared_question_by_question_over_the_means_of_seeds(tmp_path):
+    def write(name, seed, power, values):
+        config = f"task: retriever\nseed: {seed}\nmining: {{power: {power}}}\n"
+        metrics = {"retrieval.reqa.gold.P@1": sum(values) / 4, "retrieval.reqa.bm25.P@1": 0.5}
+        folder = write_run(tmp_path / name, {}, config=config, metrics=metrics)
+        rows = [{"question_id": f"q{n}", "method": "gold", "P@1": value, "MRR@100": value} for n, value in enumerate(values)]
+        rows += [row | {"method": "bm25", "P@1": 0.5, "MRR@100": 0.5} for row in rows]
+        (folder / "ranked").mkdir()
+        pq.write_table(pa.Table.from_pylist(rows, RANKED_SCHEMA), folder / "ranked" / "reqa.parquet")
+        return load_run(folder)
+
+    runs = [write("squared_0", 0, 2, [1, 0, 0, 0]), write("squared_1", 1, 2, [0, 0, 0, 0]), write("plain", 0, 1, [1, 1, 0, 0])]
+    text = compared_retrieval(runs)
+    # questions' means over seeds are 1/2, 0, 0, 0; the differences 1/2, 1, 0, 0
+    assert "<b>+37.50</b>" in text
+    assert re.search(r"\+0\.00 to \+[\d.]+, p = 0\.\d+", text)
+    bm25 = text[text.index(">BM25<") : text.index(">Gold pairs<")]
+    assert "difference" not in bm25, "all of its values are the same"
 
 
 def test_the_yield_is_said_and_drawn(run):
