@@ -795,7 +795,7 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, Iterator[Ranked]]) 
         columns = {"question_id": scores.questions, "method": [method] * len(scores.questions)}
         values[method] = pa.table(columns | {metric: scores.values[metric] for metric in TESTED}).cast(RANKED_SCHEMA)
         rows.append((method, *(f"{100 * means[metric]:.1f}" for metric in ("P@1", "P@5", "P@10", "MRR@100"))))
-    with run.folder.writing(f"ranked/{corpus.name}.gold.trec") as file:
+    with run.folder.writing(f"ranked/{corpus.name}.qrels") as file:
         for gold in gold_blocks():
             file.write(trec_gold(gold).encode())
     run.folder.write_bytes(f"ranked/{corpus.name}.parquet", encode_table(pa.concat_tables(values.values()), "parquet", {}))
@@ -814,7 +814,7 @@ def _differences(values: dict[str, pa.Table], name: str, samples: int) -> dict[s
     from raydist.reader.significance import paired_bootstrap
 
     pairs = [(method, "gold") for method in values if method != "gold"] + [("gold_silver_weighted", "gold_silver")]
-    found = {}
+    found: dict[str, float] = {}
     for method, other in pairs:
         if method not in values or other not in values:
             continue

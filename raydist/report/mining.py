@@ -53,7 +53,8 @@ def scores_by_set(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
 
 def differences(run: Run, test_set: str) -> Html | None:
     """How far methods are above others, paired over the questions."""
-    start, found = f"retrieval.{test_set}.", defaultdict(dict)
+    start = f"retrieval.{test_set}."
+    found: dict[tuple[str, str], dict[str, dict[str, float]]] = defaultdict(dict)
     for key, value in run.metrics.items():
         method, _, rest = key.removeprefix(start).partition(".")
         metric, _, rest = rest.partition(".minus_")

@@ -41,6 +41,8 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
     from datasets import load_dataset
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
+    from raydist.retriever.metrics import read_trec_gold, read_trec_run, score_run
+
     metrics = finished.folder.read_json("metrics.json")
     for method in ("bm25", "untrained", "gold", "gold_silver", "gold_silver_weighted", "reranked"):
         for metric in ("P@1", "P@5", "P@10", "MRR@100", "recall@100", "nDCG@10"):
@@ -64,7 +66,10 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
     assert scorer.predict([(row["question"], row["sentence"])])[0] == pytest.approx(row["p"], abs=1e-5)
     html = Path(finished.folder.path("report.html")).read_text()
     assert "Re-ranked by the cross-encoder" in html
-    assert Path(finished.folder.path("ranked", "sample.bm25.trec")).is_file()
+    judged = read_trec_gold(Path(finished.folder.path("ranked", "sample.qrels")))
+    for method in ("bm25", "gold", "reranked"):
+        listed = read_trec_run(Path(finished.folder.path("ranked", f"sample.{method}.trec")))
+        assert score_run(listed, judged).means()["MRR@100"] == pytest.approx(values[method].mean(), abs=1e-6)
 
 
 def test_a_second_call_makes_nothing_and_needs_no_ray(finished, capsys, monkeypatch):
