@@ -35,7 +35,7 @@ from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, fo
 from raydist.training import track
 
 VERSION = 3  # raise when a stage's output changes
-PAIR_ROWS_VERSION = 4  # the same, of the dual encoder's rows alone: nothing before them is made anew
+PAIR_ROWS_VERSION = 5  # the same, of the dual encoder's rows alone: nothing before them is made anew
 
 
 # --- corpus ----------------------------------------------------------------------------------------------------------
@@ -618,6 +618,8 @@ def train_retriever(run: Run, corpus: Corpus, cross_encoder: Run, silver: Made, 
     inputs = {} if weighting == "gold" and not mining.hard_negatives else {"silver": silver}
     if given.loss != "softmax":
         inputs["gold_scores"] = score(run, cross_encoder, corpus, None, "gold_scores", plain=True)
+    kept = [] if weighting == "gold" else [{"folder": silver.stage.uri, "name": part["name"]} for part in silver.manifest.parts]
+    kwargs["everything"] = {name: corpus.table(name) for name in ("questions", "gold")} | {"silver": kept}
     rows = _over_blocks(run, corpus, "pair_rows", identity, make.pair_rows_part_maker, kwargs, inputs=inputs, kind="arrow")
     counts = {key: sum(part["info"][key] for part in rows.manifest.parts) for key in ("gold", "silver")}
     say(f"train: run {run.config.name}, {counts['gold']:,} gold and {counts['silver']:,} silver pairs")

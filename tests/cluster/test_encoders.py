@@ -26,7 +26,9 @@ def test_a_retriever_of_two_towers_finds_candidates_and_is_trained_further(tmp_p
     assert retrieval.encoder_units(encoder) == 64
     assert open_model(encoder.where) == run().model_folder == tmp_path / "two"
     lengths = {"max_question_length": 32, "max_answer_length": 32}
-    parts.pair_rows_part_maker(model=encoder.where, context=False, lengths=lengths, weighting="gold", negatives={})
+    parts.pair_rows_part_maker(
+        model=encoder.where, context=False, lengths=lengths, weighting="gold", negatives={}, everything={}
+    )
     with pytest.raises(InputError, match="holds two towers"):
         _ = run("retriever.towers=shared").model_folder
     with pytest.raises(InputError, match="holds two towers"):
