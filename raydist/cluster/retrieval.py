@@ -258,20 +258,22 @@ def index_bm25(run: Run, corpus: Corpus) -> Made:
 def index_dense(run: Run, corpus: Corpus, encoder: Encoder) -> Made:
     """Vectors of all sentences of a corpus."""
     from raydist.retriever.encode import ENCODE_ROWS
-    from raydist.retriever.index import DenseSettings, estimate_bytes, publish_index
+    from raydist.retriever.index import FAISS_FILE, DenseSettings, estimate_bytes, publish_index
 
     given, rows = run.config.index, corpus.num_sentences
     settings = given.dense_settings()
     identity = {"version": VERSION, "sentences": corpus.sentences.stage.fingerprint, "encoder": encoder.identity}
     shard_rows = -(-given.shard_rows // ENCODE_ROWS) * ENCODE_ROWS
     identity |= {"settings": settings, "shard_rows": shard_rows}
+    if given.dense != "flat":
+        identity["file"] = FAISS_FILE
     stage = Stage(run.storage, "vectors", identity)
     work = Work(stage, _shards(corpus, stage, shard_rows), f"dense index of {corpus.name}")
     if stage.manifest() is None and (rows > 100_000 or given.dense != "flat"):
         wanted, units = DenseSettings(**settings), encoder_units(encoder)
         wanted.check(min(rows, shard_rows), units)  # now, and not when all is encoded
         if rows > 100_000:
-            size = estimate_bytes(rows, units, wanted, shards=len(work.specs))["disk"]
+            size = estimate_bytes(rows, units, wanted, shards=len(work.specs))
             say(f"dense index of {corpus.name}: {rows:,} sentences, about {size / 2**30:.1f} GiB at {units} units")
 
     def publish(work: Work, lines: list[dict]) -> list[dict]:
