@@ -392,13 +392,14 @@ class Found:
 
     bm25: Made
     dense: Made
+    vectors: Made  # the index that `dense` was found in
 
 
 def find(run: Run, corpus: Corpus, encoder: Encoder, depth: int) -> Found:
     """BM25 and dense results of the training questions."""
     bm25 = search_bm25(run, corpus, index_bm25(run, corpus), depth)
-    dense = search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)
-    return Found(bm25, dense)
+    vectors = index_dense(run, corpus, encoder)
+    return Found(bm25, search_dense(run, corpus, vectors, encoder, depth), vectors)
 
 
 NEGATIVES_DEPTH = 10  # docs/methods.md 5.2: negatives are drawn from so many of each source
@@ -450,7 +451,7 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
             f"out: give more questions, or set mining.dev_share"
         )
     train_on(beside, sets, fresh=fresh)
-    _judge(run, beside, corpus, labelled)
+    _judge(run, beside, corpus, labelled, encoder, found.vectors)
     return beside
 
 
@@ -470,8 +471,10 @@ def _rows(made: Made) -> dict[str, Any]:
     }
 
 
-def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made) -> None:
-    """cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs, and both calibrations."""
+def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made, encoder: Encoder, vectors: Made) -> None:
+    """cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs, beside them what the encoder's
+    vectors say of the same pairs, and both calibrations.
+    """
     from raydist.mining import cross_encoder as judge
 
     scored = score(run, beside, corpus, labelled, "held_out_scores", plain=True)
@@ -483,7 +486,20 @@ def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made) -> None:
         bins = judge.reliability_bins(labels, judge.sigmoid(logits, *fitted))
         error = judge.expected_calibration_error(bins)
         told[name] = {**fitted._asdict(), "expected_calibration_error": error, "bins": [bin._asdict() for bin in bins]}
-    scores = judge.classification_scores(labels, logits) | {"pairs": len(labels)}
+    cosines = _over_blocks(
+        run,
+        corpus,
+        "held_out_cosines",
+        {"version": VERSION, "index": vectors.stage.fingerprint},
+        make.cosines_part_maker,
+        {"model": encoder.where, "encoder": encoder.settings("question"), "threads": _threads(run)},
+        {"index": vectors.stage.uri},
+        {"pairs": labelled},
+        gpus=_gpus(run),
+    )
+    told_apart = pa.concat_tables(_tables(cosines))
+    dense = judge.average_precision(told_apart["label"].to_numpy(), told_apart["cosine"].to_numpy())
+    scores = judge.classification_scores(labels, logits) | {"dense_average_precision": dense, "pairs": len(labels)}
     run.folder.write_json("cross_encoder/metrics.json", scores)
     run.folder.write_json("cross_encoder/reliability.json", told | {"temperature": temperature})
     run.add_metrics({f"cross_encoder.{key}": value for key, value in scores.items()})
@@ -491,6 +507,12 @@ def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made) -> None:
         f"cross-encoder on {len(labels):,} held-out pairs: average precision {100 * scores['average_precision']:.1f}, F1 "
         f"{100 * scores['f1']:.1f}, accuracy {100 * scores['accuracy']:.1f} (majority {100 * scores['majority']:.1f})"
     )
+    if scores["average_precision"] <= dense:
+        say(
+            f"the cross-encoder knows no more than mining.encoder, {run.config.mining.encoder}, whose products of two vectors "
+            f"have an average precision of {100 * dense:.1f} on the same pairs. Silver pairs are not likely to help; train it "
+            "longer, on more questions, or from a larger model (cross_encoder.train, corpus.train, cross_encoder.model)"
+        )
 
 
 def _tables(made: Made, columns: list[str] | None = None) -> Iterator[pa.Table]:

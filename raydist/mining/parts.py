@@ -368,6 +368,31 @@ def scores_part_maker(*, model: dict, digest: str, threads: int, settings: dict[
     return make
 
 
+def cosines_part_maker(*, model: dict, encoder: dict[str, Any], threads: int) -> Callable[[dict], Made]:
+    """Held-out pairs of a block -> the product of both vectors; those of sentences are in a dense index of the whole table."""
+    from raydist.retriever.index import DenseIndex
+
+    tower = _text_encoder(model, encoder, threads, "query")
+
+    @lru_cache(maxsize=1)
+    def opened(uri: str) -> DenseIndex:
+        return DenseIndex.open(Storage(uri).local_copy(""))
+
+    def make(spec: dict) -> Made:
+        pairs, questions = read_part(spec, "pairs"), read_questions(spec)
+        pairs = pairs.filter(pairs["is_dev"])
+        asked = pc.unique(pairs["question_id"])
+        texts = questions["text"].take(pc.index_in(asked, value_set=questions["question_id"].combine_chunks())).to_pylist()
+        rows = open_sentences(spec["sentences"]).rows_of(pairs["sentence_id"], "the pair's sentence")
+        cosines = np.zeros(0, np.float32)
+        if len(rows):
+            question_of = pc.index_in(pairs["question_id"], value_set=asked).to_numpy()
+            cosines = opened(spec["index"]).products(tower.encode(texts)[question_of], rows)
+        return {"part": pairs.select(["label"]).append_column("cosine", pa.array(cosines, pa.float32()))}
+
+    return make
+
+
 def top_hits_part_maker(*, depth: int) -> Callable[[dict], Made]:
     """The best hits of each question, to be ranked anew."""
 

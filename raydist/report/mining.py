@@ -4,7 +4,8 @@ metrics.json                       retrieval.TESTSET.METHOD.METRIC, 0 to 1, with
                                    .minus_OTHER (with .low, .high and .p) where a method is compared with another
 mining/yield.json                  as ``mining.silver.yield_curve`` gives it
 mining/examples.parquet            ``records.MINED_EXAMPLE_SCHEMA``
-cross_encoder/metrics.json         as ``mining.cross_encoder.classification_scores`` gives it; other numbers may join
+cross_encoder/metrics.json         as ``mining.cross_encoder.classification_scores`` gives it, and dense_average_precision: that
+                                   of the encoder's products on the same pairs; other numbers may join
 cross_encoder/reliability.json     {"before": {"expected_calibration_error": e, "bins": [a Bin as a mapping, ...]},
                                     "after": the same with temperature, where one was fitted, "platt": with temperature and
                                     shift, and "temperature": t}
@@ -33,8 +34,12 @@ METHODS = {
     "reranked": "Re-ranked by the cross-encoder",
 }
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-PER_CENT = {"accuracy", "precision", "recall", "f1", "average_precision", "majority"}
-NAMES = {"average_precision": "Average precision", "majority": "Accuracy of the majority"}
+PER_CENT = {"accuracy", "precision", "recall", "f1", "average_precision", "majority", "dense_average_precision"}
+NAMES = {
+    "average_precision": "Average precision",
+    "majority": "Accuracy of the majority",
+    "dense_average_precision": "Average precision of the encoder's products",
+}
 
 
 def scores_by_set(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
@@ -178,7 +183,11 @@ def cross_encoder(run: Run) -> Html | None:
     if not rows and not drawn:
         return None
     note = el("p", "On held-out questions. Shares in per cent.", class_="note")
-    return join([table(["Measure", "Value"], rows) if rows else None, note if rows else None, drawn])
+    own, dense = (numeric(run.cross_encoder.get(name)) for name in ("average_precision", "dense_average_precision"))
+    said = None
+    if own <= dense:
+        said = el("p", "It knows no more than the encoder that finds candidates: its silver pairs are not likely to help.")
+    return join([table(["Measure", "Value"], rows) if rows else None, note if rows else None, said, drawn])
 
 
 def reliability(run: Run) -> Html | None:

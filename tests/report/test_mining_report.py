@@ -33,7 +33,7 @@ def scored() -> pa.Table:
     return pa.Table.from_pylist(rows, SCORED_SCHEMA)
 
 
-def write_mining(folder, question="Who built it?", threshold=0.5):
+def write_mining(folder, question="Who built it?", threshold=0.5, dense=0.875):
     """What a retrieval run leaves, by the functions that leave it."""
     for name in ("mining", "cross_encoder"):
         (folder / name).mkdir()
@@ -43,7 +43,7 @@ def write_mining(folder, question="Who built it?", threshold=0.5):
             for row in silver.to_pylist()]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(rows, MINED_EXAMPLE_SCHEMA), folder / "mining" / "examples.parquet")
     labels, logits = [1, 1, 0, 0, 0], [3.0, 1.0, 0.5, -1.0, -2.0]
-    scores = classification_scores(labels, logits) | {"pairs": 5}
+    scores = classification_scores(labels, logits) | {"dense_average_precision": dense, "pairs": 5}
     (folder / "cross_encoder" / "metrics.json").write_text(json.dumps(scores))
     parts = {}
     for name, fitted in (("before", (1.0,)), ("after", (0.5,)), ("platt", (0.5, 0.75))):
@@ -176,6 +176,8 @@ def test_the_cross_encoder_has_its_scores_and_a_reliability_diagram(run):
     ]:
         assert f'<th>{name}</th><td class="n">{value}</td>' in text
     assert '<th>Pairs</th><td class="n">5</td>' in text
+    assert '<th>Average precision of the encoder&#x27;s products</th><td class="n">87.50</td>' in text
+    assert "knows no more" not in text  # its own is 1
     assert text.count("<svg") == 1
     errors = re.search(r"error: ([\d.]+) as trained, ([\d.]+) with temperature, ([\d.]+) with temperature and shift\.", text)
     assert errors
@@ -292,3 +294,9 @@ def test_odd_values_in_the_files_do_not_stop_the_report(run):
     assert loaded.damaged == []
     assert "nan" not in mined_pairs(loaded)
     assert cross_encoder(loaded) is None
+
+
+def test_a_cross_encoder_that_knows_no_more_than_the_encoder_is_told(tmp_path):
+    folder = write_run(tmp_path / "mined", {}, config="task: retrieval\n")
+    write_mining(folder, dense=1.0)
+    assert "It knows no more than the encoder that finds candidates" in cross_encoder(load_run(folder))
