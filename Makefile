@@ -60,7 +60,7 @@ experiments-sample: $(VENV)/.runtime
 
 experiments-retrieval: $(VENV)/.runtime
 	$(BIN)/python benchmarks/experiments.py retrieval --only reqa reqa_new --seeds 0 1 2 data.root=$(DATA)
-	$(BIN)/python benchmarks/experiments.py retrieval --only squad_documents --seeds 0 data.root=$(DATA)
+	$(BIN)/python benchmarks/experiments.py retrieval --only squad_documents reqa_10k --seeds 0 data.root=$(DATA)
 	test -d runs/data/scifact || $(BIN)/python benchmarks/scifact.py $(DATA)/scifact/scifact.zip runs/data/scifact
 	$(BIN)/python benchmarks/experiments.py retrieval --only scifact --seeds 0 data.root=runs/data
 
@@ -70,7 +70,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/ray_overhead.py
 	$(BIN)/python benchmarks/sweep.py
 	$(BIN)/python benchmarks/objectives.py
-	$(BIN)/python benchmarks/bm25.py --data-dir $(DATA) --quick
+	$(BIN)/python benchmarks/bm25.py --data-dir $(DATA)
 	$(BIN)/python benchmarks/scoring.py --data-dir $(DATA)
 	$(BIN)/python benchmarks/encoding.py --data-dir $(DATA)
 	$(BIN)/python benchmarks/dense_search.py

@@ -3,6 +3,10 @@
     python benchmarks/million.py                                     a million sentences, 10,000 questions
     python benchmarks/million.py --sentences 500000 --out half.json  then:  --compare half.json whole.json
 
+--compare ends with exit status 1 where own and shared memory grow by more than LIMIT bytes for each sentence more, beyond what
+two equal runs may differ by (NOISE): the index is in mapped files, and what the first stages keep of a sentence is stated there
+(`mining/parts.py`: 50 bytes of a set, 100 of a sentence table).
+
 Models are `builtin:tiny` unless --model says otherwise: what is looked at is whether memory grows with the corpus, and that
 does not depend on how long a model thinks. Memory is that of the command and all its processes, Ray's included: what they have
 taken for themselves (anonymous), Ray's object store (shared), and pages of files that are mapped, which the system takes back
@@ -21,6 +25,7 @@ from pathlib import Path
 
 import psutil
 
+LIMIT, NOISE = 150, 0.05  # bytes a sentence; a share of the smaller corpus's peak
 KINDS = {"Pss_Anon": "own", "Pss_Shmem": "shared", "Pss_File": "mapped"}
 
 
@@ -83,7 +88,14 @@ def tell(found: dict[str, dict[str, float]]) -> None:
     print(f"{'all':20} {total:8.0f}" + "".join(f"{peaks[kind]:12.2f}" for kind in KINDS.values()))
 
 
-def main() -> None:
+def growth(small: dict, large: dict) -> tuple[float, float]:
+    """GiB by which the peak of memory that is not mapped grew, and what is allowed."""
+    peaks = [max(row["own"] + row["shared"] for row in found["stages"].values()) for found in (small, large)]
+    more = large["sentences"] - small["sentences"]
+    return peaks[1] - peaks[0], LIMIT * more / 2**30 + NOISE * peaks[0]
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sentences", type=int, default=1_000_000)
     parser.add_argument("--questions", type=int, default=10_000)
@@ -93,10 +105,16 @@ def main() -> None:
     parser.add_argument("--compare", type=Path, nargs=2, help="two files of --out: the smaller corpus first")
     args = parser.parse_args()
     if args.compare:
-        for path in args.compare:
-            print(path)
-            tell(json.loads(path.read_text()))
-        return
+        small, large = (json.loads(path.read_text()) for path in args.compare)
+        if not small["sentences"] < large["sentences"]:
+            sys.exit(f"{args.compare[0]} is of {small['sentences']:,} sentences and not of fewer than {large['sentences']:,}")
+        for found in (small, large):
+            print(f"{found['sentences']:,} sentences")
+            tell(found["stages"])
+        grown, allowed = growth(small, large)
+        met = grown <= allowed
+        print(f"own and shared memory grew by {grown:.2f} GiB, {allowed:.2f} allowed: {'met' if met else 'MISSED'}")
+        return 0 if met else 1
     storage = args.storage / f"million_{args.sentences}"
     settings = {
         "name": "mined",
@@ -115,8 +133,9 @@ def main() -> None:
     found = watch([*command, *(f"{key}={value}" for key, value in settings.items())], storage)
     tell(found)
     if args.out:
-        args.out.write_text(json.dumps(found))
+        args.out.write_text(json.dumps({"sentences": args.sentences, "stages": found}))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -370,7 +370,7 @@ class MiningConfig(Section):
     threshold: float = Field(0.5, ge=0, le=1)
     power: float = Field(2.0, ge=0)
     weighting: Literal["power", "none", "binary"] = "power"
-    calibrate: Literal["none", "temperature"] = "none"
+    calibrate: Literal["none", "temperature", "platt"] = "none"
     hard_negatives: int = Field(0, ge=0)  # rejected candidates of a question, as further columns
     negative_p: float = Field(0.1, ge=0, le=1)  # the most that one may have
     rounds: int = Field(1, ge=1)

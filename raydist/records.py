@@ -203,6 +203,16 @@ TRAINING_PAIR_SCHEMA = pa.schema(
     ]
 )
 
+# A value of each question of a test set by each method: <run>/ranked/<test set>.parquet, for paired tests.
+RANKED_SCHEMA = pa.schema(
+    [
+        ("question_id", pa.string()),
+        ("method", pa.string()),
+        ("P@1", pa.float32()),  # 0 to 1, as in metrics.json
+        ("MRR@100", pa.float32()),
+    ]
+)
+
 # Some kept and some rejected pairs as people read them, for the report: <run>/mining/examples.parquet.
 MINED_EXAMPLE_SCHEMA = pa.schema(
     [*SILVER_SCHEMA, ("question", pa.string()), ("sentence", pa.string()), ("gold", pa.list_(pa.string()))]

@@ -67,13 +67,24 @@ def load_strings(folder: Path, name: str) -> pa.LargeStringArray:
     return string_array(load_array(folder, f"{name}_offsets"), load_array(folder, f"{name}_bytes"))
 
 
-def write_folder(folder: Path, arrays: dict[str, np.ndarray], facts: dict[str, Any], facts_name: str) -> None:
-    """A folder of arrays that appears whole, by rename; one that is there from an interrupted run gives way."""
+def write_folder(
+    folder: Path,
+    arrays: dict[str, np.ndarray],
+    facts: dict[str, Any],
+    facts_name: str,
+    raw: dict[str, np.ndarray] | None = None,
+) -> None:
+    """A folder of arrays that appears whole, by rename; one that is there from an interrupted run gives way.
+
+    ``raw``: files of bytes alone, by their full names, for libraries that map a file themselves.
+    """
     building = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     for name, array in arrays.items():
         np.save(building / f"{name}.npy", array, allow_pickle=False)
+    for name, content in (raw or {}).items():
+        content.tofile(building / name)
     (building / facts_name).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     building.rename(folder)

@@ -30,12 +30,12 @@ from raydist.errors import InputError
 from raydist.mining import parts as make
 from raydist.models import TOWERS, is_folder, open_model, tower_folder
 from raydist.progress import said_if_long, say
-from raydist.records import rejected_table
+from raydist.records import RANKED_SCHEMA, rejected_table
 from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
 from raydist.training import track
 
 VERSION = 3  # raise when a stage's output changes
-PAIR_ROWS_VERSION = 4  # the same, of the dual encoder's rows alone: nothing before them is made anew
+PAIR_ROWS_VERSION = 5  # the same, of the dual encoder's rows alone: nothing before them is made anew
 
 
 # --- corpus ----------------------------------------------------------------------------------------------------------
@@ -258,20 +258,22 @@ def index_bm25(run: Run, corpus: Corpus) -> Made:
 def index_dense(run: Run, corpus: Corpus, encoder: Encoder) -> Made:
     """Vectors of all sentences of a corpus."""
     from raydist.retriever.encode import ENCODE_ROWS
-    from raydist.retriever.index import DenseSettings, estimate_bytes, publish_index
+    from raydist.retriever.index import FAISS_FILE, DenseSettings, estimate_bytes, publish_index
 
     given, rows = run.config.index, corpus.num_sentences
     settings = given.dense_settings()
     identity = {"version": VERSION, "sentences": corpus.sentences.stage.fingerprint, "encoder": encoder.identity}
     shard_rows = -(-given.shard_rows // ENCODE_ROWS) * ENCODE_ROWS
     identity |= {"settings": settings, "shard_rows": shard_rows}
+    if given.dense != "flat":
+        identity["file"] = FAISS_FILE
     stage = Stage(run.storage, "vectors", identity)
     work = Work(stage, _shards(corpus, stage, shard_rows), f"dense index of {corpus.name}")
     if stage.manifest() is None and (rows > 100_000 or given.dense != "flat"):
         wanted, units = DenseSettings(**settings), encoder_units(encoder)
         wanted.check(min(rows, shard_rows), units)  # now, and not when all is encoded
         if rows > 100_000:
-            size = estimate_bytes(rows, units, wanted, shards=len(work.specs))["disk"]
+            size = estimate_bytes(rows, units, wanted, shards=len(work.specs))
             say(f"dense index of {corpus.name}: {rows:,} sentences, about {size / 2**30:.1f} GiB at {units} units")
 
     def publish(work: Work, lines: list[dict]) -> list[dict]:
@@ -390,13 +392,14 @@ class Found:
 
     bm25: Made
     dense: Made
+    vectors: Made  # the index that `dense` was found in
 
 
 def find(run: Run, corpus: Corpus, encoder: Encoder, depth: int) -> Found:
     """BM25 and dense results of the training questions."""
     bm25 = search_bm25(run, corpus, index_bm25(run, corpus), depth)
-    dense = search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)
-    return Found(bm25, dense)
+    vectors = index_dense(run, corpus, encoder)
+    return Found(bm25, search_dense(run, corpus, vectors, encoder, depth), vectors)
 
 
 NEGATIVES_DEPTH = 10  # docs/methods.md 5.2: negatives are drawn from so many of each source
@@ -448,7 +451,7 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
             f"out: give more questions, or set mining.dev_share"
         )
     train_on(beside, sets, fresh=fresh)
-    _judge(run, beside, corpus, labelled)
+    _judge(run, beside, corpus, labelled, encoder, found.vectors)
     return beside
 
 
@@ -468,20 +471,35 @@ def _rows(made: Made) -> dict[str, Any]:
     }
 
 
-def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made) -> None:
-    """cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs, with a fitted temperature."""
+def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made, encoder: Encoder, vectors: Made) -> None:
+    """cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs, beside them what the encoder's
+    vectors say of the same pairs, and both calibrations.
+    """
     from raydist.mining import cross_encoder as judge
 
     scored = score(run, beside, corpus, labelled, "held_out_scores", plain=True)
     table = pa.concat_tables(_tables(scored, ["label", "logit"]))
     labels, logits = table["label"].to_numpy().astype(int), table["logit"].to_numpy().astype(float)
-    temperature = judge.fit_temperature(labels, logits)
+    temperature, platt = judge.fit_temperature(labels, logits), judge.fit_platt(labels, logits)
     told: dict[str, Any] = {}
-    for name, divided in (("before", 1.0), ("after", temperature)):
-        bins = judge.reliability_bins(labels, judge.sigmoid(logits, divided))
+    for name, fitted in (("before", judge.Platt(1.0, 0.0)), ("after", judge.Platt(temperature, 0.0)), ("platt", platt)):
+        bins = judge.reliability_bins(labels, judge.sigmoid(logits, *fitted))
         error = judge.expected_calibration_error(bins)
-        told[name] = {"expected_calibration_error": error, "bins": [bin._asdict() for bin in bins]}
-    scores = judge.classification_scores(labels, logits) | {"pairs": len(labels)}
+        told[name] = {**fitted._asdict(), "expected_calibration_error": error, "bins": [bin._asdict() for bin in bins]}
+    cosines = _over_blocks(
+        run,
+        corpus,
+        "held_out_cosines",
+        {"version": VERSION, "index": vectors.stage.fingerprint},
+        make.cosines_part_maker,
+        {"model": encoder.where, "encoder": encoder.settings("question"), "threads": _threads(run)},
+        {"index": vectors.stage.uri},
+        {"pairs": labelled},
+        gpus=_gpus(run),
+    )
+    told_apart = pa.concat_tables(_tables(cosines))
+    dense = judge.average_precision(told_apart["label"].to_numpy(), told_apart["cosine"].to_numpy())
+    scores = judge.classification_scores(labels, logits) | {"dense_average_precision": dense, "pairs": len(labels)}
     run.folder.write_json("cross_encoder/metrics.json", scores)
     run.folder.write_json("cross_encoder/reliability.json", told | {"temperature": temperature})
     run.add_metrics({f"cross_encoder.{key}": value for key, value in scores.items()})
@@ -489,6 +507,12 @@ def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made) -> None:
         f"cross-encoder on {len(labels):,} held-out pairs: average precision {100 * scores['average_precision']:.1f}, F1 "
         f"{100 * scores['f1']:.1f}, accuracy {100 * scores['accuracy']:.1f} (majority {100 * scores['majority']:.1f})"
     )
+    if scores["average_precision"] <= dense:
+        say(
+            f"the cross-encoder knows no more than mining.encoder, {run.config.mining.encoder}, whose products of two vectors "
+            f"have an average precision of {100 * dense:.1f} on the same pairs. Silver pairs are not likely to help; train it "
+            "longer, on more questions, or from a larger model (cross_encoder.train, corpus.train, cross_encoder.model)"
+        )
 
 
 def _tables(made: Made, columns: list[str] | None = None) -> Iterator[pa.Table]:
@@ -529,7 +553,7 @@ def score(run: Run, cross_encoder: Run, corpus: Corpus, pairs: Made | None, name
 
 
 def score_candidates(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run) -> Made:
-    """Candidates -> scores. These are kept: threshold, power and temperature change without a model call."""
+    """Candidates -> scores. These are kept: threshold, power and calibration change without a model call."""
     mining = run.config.mining
     found = find(run, corpus, encoder, mining.candidates)
     settings = {"top": mining.candidates, "same_doc": mining.same_doc, "seed": run.config.seed}
@@ -549,10 +573,12 @@ def mine(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run, number:
     """Candidates -> scores -> silver pairs; `number` is that of the round."""
     mining = run.config.mining
     scores = score_candidates(run, corpus, encoder, cross_encoder)
-    temperature = None
-    if mining.calibrate == "temperature":
-        temperature = run.folder.read_json("cross_encoder/reliability.json")["temperature"]
-    choose = {"threshold": mining.threshold, "power": mining.power, "weighting": mining.weighting, "temperature": temperature}
+    choose = {"threshold": mining.threshold, "power": mining.power, "weighting": mining.weighting, "temperature": None}
+    if mining.calibrate != "none":
+        fitted = run.folder.read_json("cross_encoder/reliability.json")
+        choose["temperature"] = fitted["temperature"]
+        if mining.calibrate == "platt":
+            choose |= {name: fitted["platt"][name] for name in ("temperature", "shift")}
     silver = _over_blocks(
         run,
         corpus,
@@ -618,6 +644,8 @@ def train_retriever(run: Run, corpus: Corpus, cross_encoder: Run, silver: Made, 
     inputs = {} if weighting == "gold" and not mining.hard_negatives else {"silver": silver}
     if given.loss != "softmax":
         inputs["gold_scores"] = score(run, cross_encoder, corpus, None, "gold_scores", plain=True)
+    kept = [] if weighting == "gold" else [{"folder": silver.stage.uri, "name": part["name"]} for part in silver.manifest.parts]
+    kwargs["everything"] = {name: corpus.table(name) for name in ("questions", "gold")} | {"silver": kept}
     rows = _over_blocks(run, corpus, "pair_rows", identity, make.pair_rows_part_maker, kwargs, inputs=inputs, kind="arrow")
     counts = {key: sum(part["info"][key] for part in rows.manifest.parts) for key in ("gold", "silver")}
     say(f"train: run {run.config.name}, {counts['gold']:,} gold and {counts['silver']:,} silver pairs")
@@ -734,6 +762,7 @@ def _untrained_lists(run: Run, corpus: Corpus) -> dict[str, Made]:
     return {"bm25": bm25, "untrained": search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)}
 
 
+TESTED = RANKED_SCHEMA.names[2:]  # metrics with an interval, and compared question by question
 Ranked = dict[str, list[tuple[str, float]]]  # (sentence, score) by question, of one block
 
 
@@ -767,7 +796,7 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, Iterator[Ranked]]) 
     from raydist.reader.significance import bootstrap_interval
     from raydist.retriever.metrics import gold_of, join_scores, score_run, trec_gold, trec_run
 
-    ties = run.config.evaluate.ties
+    ties, samples = run.config.evaluate.ties, run.config.evaluate.bootstrap
     tables = [make.read_gold(block, make.read_questions(block)) for block in corpus.blocks()]
 
     def gold_blocks() -> Iterator[dict[str, dict[str, int]]]:
@@ -775,6 +804,7 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, Iterator[Ranked]]) 
             yield gold_of(*(table[name].to_pylist() for name in ("question_id", "sentence_id", "relevance")))
 
     found: dict[str, Any] = {}
+    values: dict[str, pa.Table] = {}
     rows = []
     for method, blocks in ranked.items():
         with run.folder.writing(f"ranked/{corpus.name}.{method}.trec") as file:
@@ -787,19 +817,44 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, Iterator[Ranked]]) 
         for metric, value in means.items():
             key = f"retrieval.{corpus.name}.{method}.{metric}"
             found[key] = round(value, 6)
-            if run.config.evaluate.bootstrap and metric in ("P@1", "MRR@100"):
-                interval = bootstrap_interval(scores.values[metric], samples=run.config.evaluate.bootstrap)
+            if samples and metric in TESTED:
+                interval = bootstrap_interval(scores.values[metric], samples=samples)
                 found |= {f"{key}.low": round(interval.low, 6), f"{key}.high": round(interval.high, 6)}
+        columns = {"question_id": scores.questions, "method": [method] * len(scores.questions)}
+        values[method] = pa.table(columns | {metric: scores.values[metric] for metric in TESTED}).cast(RANKED_SCHEMA)
         rows.append((method, *(f"{100 * means[metric]:.1f}" for metric in ("P@1", "P@5", "P@10", "MRR@100"))))
-    with run.folder.writing(f"ranked/{corpus.name}.gold.trec") as file:
+    with run.folder.writing(f"ranked/{corpus.name}.qrels") as file:
         for gold in gold_blocks():
             file.write(trec_gold(gold).encode())
+    run.folder.write_bytes(f"ranked/{corpus.name}.parquet", encode_table(pa.concat_tables(values.values()), "parquet", {}))
+    if samples:
+        found |= _differences(values, f"retrieval.{corpus.name}", samples)
     run.add_metrics(found, instead_of=f"retrieval.{corpus.name}.")
     counts = f"{corpus.num_questions:,} questions, {corpus.num_sentences:,} sentences"
     head = (f"{corpus.name}: {counts}", "P@1", "P@5", "P@10", "MRR@100")
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(5)]
     for row in [head, *rows]:
         say("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))))
+
+
+def _differences(values: dict[str, pa.Table], name: str, samples: int) -> dict[str, float]:
+    """How far each method is above gold pairs alone, and weights above none: paired over questions, with interval and p."""
+    from raydist.reader.significance import paired_bootstrap
+
+    pairs = [(method, "gold") for method in values if method != "gold"] + [("gold_silver_weighted", "gold_silver")]
+    found: dict[str, float] = {}
+    for method, other in pairs:
+        if method not in values or other not in values:
+            continue
+        for metric in TESTED:
+            first, second = (
+                dict(zip(values[of]["question_id"].to_pylist(), values[of][metric].to_pylist())) for of in (other, method)
+            )
+            test = paired_bootstrap(first, second, samples=samples)
+            key = f"{name}.{method}.{metric}.minus_{other}"
+            found |= {key: round(test.difference, 6), f"{key}.p": round(test.p_value, 6)}
+            found |= {f"{key}.low": round(test.low, 6), f"{key}.high": round(test.high, 6)}
+    return found
 
 
 # --- single commands -------------------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """The cross-encoder: one logit per (question, sentence), p = sigmoid(logit); its metrics and its calibration (methods 5.3).
 
-A calibrated probability is sigmoid(logit / temperature). The temperature is kept beside the scores, not in the model: logits
-are written as they are, so that threshold, power and temperature change without a model call.
+A calibrated probability is sigmoid((logit - shift) / temperature), the shift being 0 unless one is fitted, too. Both are kept
+beside the scores, not in the model: logits are written as they are, so that threshold, power and calibration change without a
+model call.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,9 +60,9 @@ def load_cross_encoder(folder: Path, *, attention: str = "auto", dropout: float 
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 
-def sigmoid(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+def sigmoid(logits: np.ndarray, temperature: float = 1.0, shift: float = 0.0) -> np.ndarray:
     """p of every logit, in float64, without overflow."""
-    return 0.5 * (1 + np.tanh(0.5 * np.asarray(logits, np.float64) / temperature))
+    return 0.5 * (1 + np.tanh(0.5 * (np.asarray(logits, np.float64) - shift) / temperature))
 
 
 def classification_scores(
@@ -106,23 +108,58 @@ class Bin(NamedTuple):
     positive: float  # share of positives; 0 in an empty bin
 
 
-def negative_log_likelihood(labels: np.ndarray, logits: np.ndarray, temperature: float = 1.0) -> float:
+def negative_log_likelihood(labels: np.ndarray, logits: np.ndarray, temperature: float = 1.0, shift: float = 0.0) -> float:
     labels, logits = _checked(labels, logits)
-    scaled = logits / temperature
+    scaled = (logits - shift) / temperature
     return float((np.logaddexp(0, scaled) - labels * scaled).mean())
 
 
 def fit_temperature(labels: np.ndarray, logits: np.ndarray) -> float:
-    """The temperature of the lowest negative log likelihood, within ``TEMPERATURES``. It keeps the order of the pairs.
+    """The temperature of the lowest negative log likelihood, within ``TEMPERATURES``. It keeps the order of the pairs, and
+    which of them have p of 0.5 or more.
 
     The likelihood is convex in b = 1 / temperature: its slope, mean(logit * (sigmoid(b * logit) - label)), is halved in on.
     """
     labels, logits = _checked(labels, logits)
+    return _halved_in(lambda temperature: float((logits * (sigmoid(logits, temperature) - labels)).mean()))
+
+
+class Platt(NamedTuple):
+    """p = sigmoid((logit - shift) / temperature)."""
+
+    temperature: float
+    shift: float
+
+
+def fit_platt(labels: np.ndarray, logits: np.ndarray) -> Platt:
+    """Temperature and shift of the lowest negative log likelihood (Platt scaling), the temperature within ``TEMPERATURES``.
+
+    For each temperature the best shift makes the mean of p the share of positives; with it the likelihood is convex in
+    1 / temperature, as in ``fit_temperature``.
+    """
+    labels, logits = _checked(labels, logits)
+    share = labels.mean()
+
+    def best_shift(temperature: float) -> float:
+        low, high = logits.min() - 50 * temperature, logits.max() + 50 * temperature  # p is 0 or 1 beyond them
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if sigmoid(logits, temperature, middle).mean() > share else (low, middle)
+        return float((low + high) / 2)
+
+    def slope(temperature: float) -> float:
+        return float((logits * (sigmoid(logits, temperature, best_shift(temperature)) - labels)).mean())
+
+    temperature = _halved_in(slope)
+    return Platt(temperature, best_shift(temperature))
+
+
+def _halved_in(slope: Callable[[float], float]) -> float:
+    """The temperature at which a likelihood's slope in 1 / temperature crosses 0."""
     low, high = np.log(1 / TEMPERATURES[1]), np.log(1 / TEMPERATURES[0])
     for _ in range(60):
         middle = (low + high) / 2
-        slope = (logits * (sigmoid(logits, float(np.exp(-middle))) - labels)).mean()
-        low, high = (middle, high) if slope <= 0 else (low, middle)  # 0: nothing left to gain that a float could hold
+        low, high = (middle, high) if slope(float(np.exp(-middle))) <= 0 else (low, middle)  # 0: no float could gain more
     return float(np.exp(-(low + high) / 2))
 
 

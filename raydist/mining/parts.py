@@ -368,6 +368,31 @@ def scores_part_maker(*, model: dict, digest: str, threads: int, settings: dict[
     return make
 
 
+def cosines_part_maker(*, model: dict, encoder: dict[str, Any], threads: int) -> Callable[[dict], Made]:
+    """Held-out pairs of a block -> the product of both vectors; those of sentences are in a dense index of the whole table."""
+    from raydist.retriever.index import DenseIndex
+
+    tower = _text_encoder(model, encoder, threads, "query")
+
+    @lru_cache(maxsize=1)
+    def opened(uri: str) -> DenseIndex:
+        return DenseIndex.open(Storage(uri).local_copy(""))
+
+    def make(spec: dict) -> Made:
+        pairs, questions = read_part(spec, "pairs"), read_questions(spec)
+        pairs = pairs.filter(pairs["is_dev"])
+        asked = pc.unique(pairs["question_id"])
+        texts = questions["text"].take(pc.index_in(asked, value_set=questions["question_id"].combine_chunks())).to_pylist()
+        rows = open_sentences(spec["sentences"]).rows_of(pairs["sentence_id"], "the pair's sentence")
+        cosines = np.zeros(0, np.float32)
+        if len(rows):
+            question_of = pc.index_in(pairs["question_id"], value_set=asked).to_numpy()
+            cosines = opened(spec["index"]).products(tower.encode(texts)[question_of], rows)
+        return {"part": pairs.select(["label"]).append_column("cosine", pa.array(cosines, pa.float32()))}
+
+    return make
+
+
 def top_hits_part_maker(*, depth: int) -> Callable[[dict], Made]:
     """The best hits of each question, to be ranked anew."""
 
@@ -395,11 +420,13 @@ def pair_rows_part_maker(
     lengths: dict[str, int],
     weighting: str,
     negatives: dict[str, Any],
+    everything: dict[str, Any],
     prefixes: dict[str, str] | None = None,
 ) -> Callable[[dict], Made]:
     """Gold and silver pairs of a block of questions -> tokens for the dual encoder.
 
-    `weighting`: "gold" (no silver pair), "none" (silver pairs of weight 1), "silver" (of the weight they have).
+    `weighting`: "gold" (no silver pair), "none" (silver pairs of weight 1), "silver" (of the weight they have). `everything`
+    is where the questions, gold answers and silver pairs of all blocks are (``repeated_positives``).
     """
     from transformers import AutoTokenizer
 
@@ -408,6 +435,10 @@ def pair_rows_part_maker(
 
     tokenizer = AutoTokenizer.from_pretrained(tower_folder(open_model(model), "query"))
     before = prefixes or {"question": "", "answer": ""}
+
+    @lru_cache(maxsize=1)
+    def repeated(sentences: str) -> tuple[np.ndarray, np.ndarray]:
+        return repeated_positives(open_sentences(sentences), **everything)
 
     def make(spec: dict) -> Made:
         table, questions = open_sentences(spec["sentences"]), read_questions(spec)
@@ -423,6 +454,10 @@ def pair_rows_part_maker(
         positives: dict[int, set[int]] = {}
         for question, bag in zip(asked, bags):
             positives.setdefault(question, set()).add(bag)
+        keys, of_others = repeated(spec["sentences"])
+        for question, known in positives.items():
+            first, last = (np.searchsorted(keys, question, side) for side in ("left", "right"))
+            known.update(of_others[first:last].tolist())
         made = tokenize_pairs(
             tokenizer,
             [before["question"] + text for text in told["question"].to_pylist()],
@@ -449,6 +484,49 @@ def pair_rows_part_maker(
         ]
 
     return make
+
+
+def repeated_positives(
+    sentences: SentenceTable, questions: dict, gold: dict, silver: list[dict]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(question key, bag key), in order, of all gold and kept silver pairs of questions whose text more than one id has.
+
+    What a row masks thus does not depend on which block the other ids are in. All three say {folder, name}. Memory: 8 bytes for
+    each question, and of the repeated ones their ids and 16 bytes for each pair; the tables are gone through in pieces.
+    """
+    from raydist.mining.candidates import of_questions
+
+    keys = np.concatenate([_question_keys(batch) for batch in _batches(questions, ["text"])] or [np.zeros(0, np.int64)])
+    found, times = np.unique(keys, return_counts=True)
+    wanted, ids, keys_of_ids = found[times > 1], [], []
+    for batch in _batches(questions, ["question_id", "text"]) if len(wanted) else ():
+        keys = _question_keys(batch)
+        again = np.isin(keys, wanted)
+        ids.append(batch["question_id"].filter(pa.array(again)))
+        keys_of_ids.append(keys[again])
+    if not ids:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    asked, key_of = pa.chunked_array(ids).combine_chunks(), np.concatenate(keys_of_ids)
+    pairs = [np.zeros((0, 2), np.int64)]
+    for where, columns in ((gold, None), *((part, ["question_id", "sentence_id", "kept"]) for part in silver)):
+        for batch in _batches(where, columns):
+            known = of_questions(pa.Table.from_batches([batch]), asked)
+            known = known.filter(known["kept"]) if columns else known
+            place = pc.index_in(known["question_id"].cast(asked.type), value_set=asked).to_numpy()
+            bags = sentences.bag_keys[sentences.rows_of(known["sentence_id"], "the sentence")]
+            pairs.append(np.stack([key_of[place], bags], axis=1))
+    positives = np.unique(np.concatenate(pairs), axis=0)
+    return positives[:, 0], positives[:, 1]
+
+
+def _batches(where: Mapping[str, Any], columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+    with Storage(where["folder"]).open_input(where["name"]) as file:
+        yield from pq.ParquetFile(file).iter_batches(columns=columns)
+
+
+def _question_keys(batch: pa.RecordBatch) -> np.ndarray:
+    """The same for questions of the same normalised text."""
+    return np.array([duplicate_keys(text)[0] for text in batch["text"].to_pylist()], np.int64)
 
 
 def _contexts(table: SentenceTable, rows: np.ndarray) -> list[str]:

@@ -1,6 +1,6 @@
 """Scored candidates -> silver pairs: threshold and weight; the rejected are kept and marked (docs/methods.md 5.4, 5.5).
 
-Scores are final when they come here. Threshold, power, weighting and temperature change what is kept and how much it counts
+Scores are final when they come here. Threshold, power, weighting and calibration change what is kept and how much it counts
 without asking the model again. All functions but ``yield_curve`` and ``write_selection``, which go over any number of blocks,
 are of one block of whole questions; the results of the blocks, put together, do not depend on the blocks.
 """
@@ -38,24 +38,26 @@ def select_silver(
     power: float = 2.0,
     weighting: Weighting = "power",
     temperature: float | None = None,
+    shift: float = 0.0,
 ) -> pa.Table:
     """Every scored candidate as ``SILVER_SCHEMA``: kept where ``p >= threshold``, with its weight, else with the reason.
 
     Weights of kept pairs: ``power`` p^power (Eq. 2), ``none`` 1, ``binary`` 1 where p >= 0.5 and 0 below, which differs
-    from ``none`` only under a threshold below 0.5. With a temperature p is made anew from the logit, else it is as scored.
+    from ``none`` only under a threshold below 0.5. With a temperature p is made anew from the logit (less ``shift``), else it
+    is as scored.
     A selection can be selected from again.
     """
     if weighting not in get_args(Weighting):
         raise InputError(f"unknown weighting {weighting!r}; take one of {', '.join(get_args(Weighting))}")
-    if not 0 <= threshold <= 1 or not power >= 0 or not (temperature is None or temperature > 0):
+    if not 0 <= threshold <= 1 or not power >= 0 or not (temperature is None or temperature > 0) or not np.isfinite(shift):
         raise InputError(
-            f"wanted a threshold from 0 to 1, a power of 0 or more and a temperature above 0, got {threshold}, {power} and "
-            f"{temperature}"
+            f"wanted a threshold from 0 to 1, a power of 0 or more, a temperature above 0 and a finite shift, got {threshold}, "
+            f"{power}, {temperature} and {shift}"
         )
     scored = scored.select(SCORED_SCHEMA.names).cast(SCORED_SCHEMA).sort_by(BY_PAIR)
     _check_scores(scored)
     if temperature is not None:
-        p = pa.array(sigmoid(scored["logit"].to_numpy(), temperature), pa.float32())
+        p = pa.array(sigmoid(scored["logit"].to_numpy(), temperature, shift), pa.float32())
         scored = scored.set_column(SCORED_SCHEMA.get_field_index("p"), SCORED_SCHEMA.field("p"), p)
     # as stored, and not more exactly: a selection read from disk must be the same one
     p = scored["p"].to_numpy().astype(np.float64)

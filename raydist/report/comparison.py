@@ -9,9 +9,11 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 
 from raydist.reader.metrics import Score, adversarial_scores
 from raydist.reader.significance import Comparison, paired_bootstrap
+from raydist.records import RANKED_SCHEMA
 from raydist.report.markup import Html, el, is_number, join, swatch, table, took
 from raydist.report.mining import METHODS, METRICS, ordered, scores_by_set
 from raydist.report.parts import (
@@ -88,12 +90,16 @@ def paired_test(first: Sequence[Run], other: Sequence[Run], test_set: str, measu
     None where a run has no predictions, or the measure is not one of single questions.
     """
     by_run = [question_scores(run, test_set, measure) for run in (*first, *other)]
+    return paired_groups(by_run, len(first), "original questions" if measure.startswith("addsent_") else "questions")
+
+
+def paired_groups(by_run: Sequence[dict[str, float]], first: int, kind: str = "questions") -> Comparison | None:
+    """The ``first`` runs against the others by their scores of the questions that all have; None where there is none."""
     shared = [id for id in by_run[0] if all(id in scores for scores in by_run)]
     if not shared:
         return None
-    groups = by_run[: len(first)], by_run[len(first) :]
+    groups = by_run[:first], by_run[first:]
     means = [{id: float(np.mean([scores[id] for scores in group])) for id in shared} for group in groups]
-    kind = "original questions" if measure.startswith("addsent_") else "questions"
     return paired_bootstrap(*means, samples=SAMPLES, resampled=kind)
 
 
@@ -212,13 +218,34 @@ def retrieval(runs: Sequence[Run]) -> Html | None:
         for method in ordered(method for group in by_group for scored in group for method in scored):
             for place, group in enumerate(by_group):
                 cells = [mean_and_deviation([scored.get(method, {}).get(metric) for scored in group]) for metric in METRICS]
+                for at, metric in enumerate(METRICS if place else ()):
+                    test = paired_ranking(groups[0].runs, groups[place].runs, test_set, method, metric)
+                    if test and cells[at]:
+                        gap = el("div", el("b", f"{test.difference:+.2f}"), chance(test), class_="difference n")
+                        cells[at] = join([cells[at], gap])
                 if any(cells):
                     rows.append([METHODS.get(method, method), join([swatch(place), groups[place].name]), *cells])
         parts += [el("h3", test_set), table(["Method", "Runs", *METRICS], rows)]
     if not parts:
         return None
-    note = "In per cent. After ±: the deviation, that of a sample, over runs that differ in their seed alone."
+    note = (
+        "In per cent. After ±: the deviation, that of a sample, over runs that differ in their seed alone. Below: the "
+        "difference of the same method from the first runs, with interval and p of a paired bootstrap over questions, each "
+        "with its mean over seeds."
+    )
     return join([*parts, el("p", note, class_="note")])
+
+
+def paired_ranking(first: Sequence[Run], other: Sequence[Run], test_set: str, method: str, metric: str) -> Comparison | None:
+    """A method of two groups of runs, in per cent; None where a run has no values of single questions, or all are the same."""
+    if metric not in RANKED_SCHEMA.names:
+        return None
+    by_run = []
+    for run in (*first, *other):
+        rows = run.ranked.get(test_set)
+        rows = rows.filter(pc.equal(rows["method"], method)) if rows is not None else RANKED_SCHEMA.empty_table()
+        by_run.append({id: 100 * value for id, value in zip(rows["question_id"].to_pylist(), rows[metric].to_pylist())})
+    return None if all(scores == by_run[0] for scores in by_run) else paired_groups(by_run, len(first))
 
 
 def mean_and_deviation(values: Sequence[float | None]) -> Html | None:

@@ -1,11 +1,14 @@
 """Sections about mining and retrieval: functions from a run to HTML, or to None where their files are not there.
 
-metrics.json                       retrieval.TESTSET.METHOD.METRIC, 0 to 1, with .low and .high where there are intervals
+metrics.json                       retrieval.TESTSET.METHOD.METRIC, 0 to 1, with .low and .high where there are intervals, and
+                                   .minus_OTHER (with .low, .high and .p) where a method is compared with another
 mining/yield.json                  as ``mining.silver.yield_curve`` gives it
 mining/examples.parquet            ``records.MINED_EXAMPLE_SCHEMA``
-cross_encoder/metrics.json         as ``mining.cross_encoder.classification_scores`` gives it; other numbers may join
+cross_encoder/metrics.json         as ``mining.cross_encoder.classification_scores`` gives it, and dense_average_precision: that
+                                   of the encoder's products on the same pairs; other numbers may join
 cross_encoder/reliability.json     {"before": {"expected_calibration_error": e, "bins": [a Bin as a mapping, ...]},
-                                    "after": the same with temperature, where one was fitted, and "temperature": t}
+                                    "after": the same with temperature, where one was fitted, "platt": with temperature and
+                                    shift, and "temperature": t}
 """
 
 from __future__ import annotations
@@ -31,8 +34,12 @@ METHODS = {
     "reranked": "Re-ranked by the cross-encoder",
 }
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-PER_CENT = {"accuracy", "precision", "recall", "f1", "average_precision", "majority"}
-NAMES = {"average_precision": "Average precision", "majority": "Accuracy of the majority"}
+PER_CENT = {"accuracy", "precision", "recall", "f1", "average_precision", "majority", "dense_average_precision"}
+NAMES = {
+    "average_precision": "Average precision",
+    "majority": "Accuracy of the majority",
+    "dense_average_precision": "Average precision of the encoder's products",
+}
 
 
 def scores_by_set(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
@@ -49,6 +56,37 @@ def scores_by_set(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
     return by_set
 
 
+def differences(run: Run, test_set: str) -> Html | None:
+    """How far methods are above others, paired over the questions."""
+    start = f"retrieval.{test_set}."
+    found: dict[tuple[str, str], dict[str, dict[str, float]]] = defaultdict(dict)
+    for key, value in run.metrics.items():
+        method, _, rest = key.removeprefix(start).partition(".")
+        metric, _, rest = rest.partition(".minus_")
+        other, _, of = rest.partition(".")
+        if key.startswith(start) and metric in METRICS and other and is_number(value):
+            found[method, other].setdefault(metric, {})[of] = float(value)
+    if not found:
+        return None
+    shown = [metric for metric in METRICS if any(metric in tests for tests in found.values())]
+    rows = []
+    for method, other in sorted(found, key=lambda pair: [ordered([*METHODS, *pair]).index(of) for of in reversed(pair)]):
+        cells = [gap(found[method, other].get(metric, {})) for metric in shown]
+        rows.append([f"{METHODS.get(method, method)} – {METHODS.get(other, other).lower()}", *cells])
+    return table(["Difference", *shown], rows)
+
+
+def gap(test: dict[str, float]) -> Html | None:
+    """A difference in points with its interval and p, from shares."""
+    if "" not in test:
+        return None
+    chance = None
+    if {"low", "high", "p"} <= test.keys():
+        p = f"p = {test['p']:.3f}" if test["p"] >= 0.001 else "p < 0.001"
+        chance = el("small", f" {100 * test['low']:+.2f} to {100 * test['high']:+.2f}, {p}")
+    return el("span", el("b", f"{100 * test['']:+.2f}"), chance, class_="n")
+
+
 def ordered(methods: Iterable[str]) -> list[str]:
     """Each method once: ours as METHODS has them, then the others."""
     found = dict.fromkeys(methods)
@@ -57,19 +95,20 @@ def ordered(methods: Iterable[str]) -> list[str]:
 
 def retrieval(run: Run) -> Html | None:
     """Methods against metrics, for each test set."""
-    parts = []
+    parts: list[Html | None] = []
     for test_set, found in scores_by_set(run).items():
         methods = ordered(found)
         shown = [metric for metric in METRICS if any(metric in found[method] for method in methods)]
         rows = [
             [METHODS.get(method, method), *(with_interval(found[method], metric) for metric in shown)] for method in methods
         ]
-        parts += [el("h3", test_set), table(["", *shown], rows)]
+        parts += [el("h3", test_set), table(["", *shown], rows), differences(run, test_set)]
     if not parts:
         return None
     note = (
         "In per cent. P@N: questions with a right sentence among the first N. MRR@100: mean of 1 / rank of the first right "
-        "one. Small figures: 95 % bootstrap interval over questions."
+        "one. Small figures: 95 % bootstrap interval over questions; of a difference from a paired bootstrap, with its p. They "
+        "tell what other questions might do, and nothing about another seed."
     )
     return join([*parts, el("p", note, class_="note")])
 
@@ -144,14 +183,18 @@ def cross_encoder(run: Run) -> Html | None:
     if not rows and not drawn:
         return None
     note = el("p", "On held-out questions. Shares in per cent.", class_="note")
-    return join([table(["Measure", "Value"], rows) if rows else None, note if rows else None, drawn])
+    own, dense = (numeric(run.cross_encoder.get(name)) for name in ("average_precision", "dense_average_precision"))
+    said = None
+    if own <= dense:
+        said = el("p", "It knows no more than the encoder that finds candidates: its silver pairs are not likely to help.")
+    return join([table(["Measure", "Value"], rows) if rows else None, note if rows else None, said, drawn])
 
 
 def reliability(run: Run) -> Html | None:
     """Share of answers against p, before and after calibration; on the diagonal p is right."""
     curves: list[Curve] = []
     said = []
-    for key, label in (("before", "as trained"), ("after", "with temperature")):
+    for key, label in (("before", "as trained"), ("after", "with temperature"), ("platt", "with temperature and shift")):
         found = run.reliability.get(key)
         if not isinstance(found, dict):
             continue

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from raydist.errors import InputError
-from raydist.records import EVALUATION_SCHEMA, MINED_EXAMPLE_SCHEMA, REJECTED_SCHEMA
+from raydist.records import EVALUATION_SCHEMA, MINED_EXAMPLE_SCHEMA, RANKED_SCHEMA, REJECTED_SCHEMA
 
 NOT_SCORES = {"loss", "weighted", "rows"}  # first parts of step keys that speak of training
 
@@ -37,6 +37,7 @@ class Run:
     evaluations: dict[str, pa.Table] = field(default_factory=dict)
     traces: dict[str, dict[str, Any]] = field(default_factory=dict)  # trace/*.json by name
     base: Run | None = None  # the reader that made this run's n-best sets, with its final scores alone
+    ranked: dict[str, pa.Table] = field(default_factory=dict)  # ranked/*.parquet by test set
     mined: dict[str, Any] = field(default_factory=dict)  # mining/yield.json
     mined_examples: pa.Table | None = None
     cross_encoder: dict[str, Any] = field(default_factory=dict)  # its scores
@@ -122,6 +123,7 @@ def load_run(path: Path) -> Run:
     optional = {
         "trace": _read_traces,
         "base.json": _read_base,
+        "ranked": _read_ranked,
         "mining/yield.json": _read_yield,
         "mining/examples.parquet": _read_mined_examples,
         "cross_encoder/metrics.json": _read_cross_encoder,
@@ -197,6 +199,13 @@ def _read_base(run: Run, file: Path) -> None:
         _read_metrics(run.base, metrics)
     else:
         run.missing.append(f"{name}/metrics.json (scores of the base reader)")
+
+
+def _read_ranked(run: Run, folder: Path) -> None:
+    for file in sorted(folder.glob("*.parquet")):
+        table = _read_table(run, file, RANKED_SCHEMA)
+        if table is not None:
+            run.ranked[file.stem] = table
 
 
 def _read_yield(run: Run, file: Path) -> None:

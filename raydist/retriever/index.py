@@ -10,10 +10,10 @@ id, in the order of code points.
 faiss does not propose is not found, and what it proposes depends on the shards. A shard too small to train is searched exactly.
 
     INDEX/index.json      names what is in force (raydist/shards.py)
-    INDEX/shard-00000/    vectors, ids (rows sorted by id), faiss (not with flat), all .npy; shard.json
+    INDEX/shard-00000/    vectors and ids (.npy, rows sorted by id), faiss.index (not with flat), shard.json
 
 ``estimate_bytes`` says the size in advance. Searching takes memory for one block of products and the running lists, beyond the
-mapped files; faiss holds its own part in memory.
+mapped files, which faiss maps as well; a GPU holds the vectors (or faiss's index) while the index is open.
 
 Shapes: Q questions, D units of a vector, R rows of a block, K best so far, S strides of a block.
 """
@@ -50,6 +50,7 @@ from raydist.shards import (
 )
 
 FORMAT = 2
+FAISS_FILE = "faiss.index"
 SMALL_SHARD = 2_000  # rows; below it faiss has too little to learn from, and an exact search is as fast
 QUESTION_BLOCK, ROW_BLOCK = 256, 8_192  # of one matrix product
 
@@ -124,8 +125,8 @@ class DenseSearch:
 
 def estimate_bytes(
     num_rows: int, dimension: int, settings: DenseSettings | None = None, *, shards: int = 1, id_bytes: int = 24
-) -> dict[str, int]:
-    """How large an index will be: ``disk`` for all files, ``memory`` for what faiss keeps beyond the mapped files."""
+) -> int:
+    """How large the files of an index will be."""
     settings = settings or DenseSettings()
     vector = 4 * dimension
     cells = shards * settings.num_lists(num_rows // shards) * vector + 8 * num_rows
@@ -137,7 +138,7 @@ def estimate_bytes(
         "hnsw": num_rows * (vector + links + 16),
         "pq": num_rows * code + cells + shards * 2**settings.pq_bits * vector,
     }[settings.kind]
-    return {"disk": num_rows * (vector + id_bytes + 8) + faiss_part, "memory": faiss_part}
+    return num_rows * (vector + id_bytes + 8) + faiss_part
 
 
 # ---------------------------------------------------------------------------------------------------------------- build
@@ -157,8 +158,7 @@ def build_shard(folder: Path, ids: Iterable[str], vectors: np.ndarray, settings:
         bad = np.flatnonzero(~np.isfinite(norms))
         raise InputError(f"{len(bad)} vectors are not finite, {sentence_ids[int(bad[0])].as_py()!r} for one; mend the encoder")
     arrays = {**string_arrays("ids", sentence_ids), "vectors": vectors}
-    if settings.is_trained(len(vectors)):
-        arrays["faiss"] = _build_faiss(vectors, settings)
+    raw = {FAISS_FILE: _build_faiss(vectors, settings)} if settings.is_trained(len(vectors)) else {}
     facts = {
         "format": FORMAT,
         "rows": len(vectors),
@@ -166,7 +166,7 @@ def build_shard(folder: Path, ids: Iterable[str], vectors: np.ndarray, settings:
         "largest_norm": float(norms.max(initial=0)),
         "settings": asdict(settings),
     }
-    write_folder(Path(folder), arrays, facts, "shard.json")
+    write_folder(Path(folder), arrays, facts, "shard.json", raw)
 
 
 def _build_faiss(vectors: np.ndarray, settings: DenseSettings) -> np.ndarray:
@@ -258,17 +258,19 @@ class _Shard:
         self.ids = load_strings(folder, "ids")
         # Copy-on-write: torch wants arrays that it could write to; nothing is written.
         self.vectors = np.load(folder / "vectors.npy", mmap_mode="c" if self.num_rows else None, allow_pickle=False)
-        self.has_faiss = (folder / "faiss.npy").exists()
+        self.has_faiss = (folder / FAISS_FILE).exists()
 
     def open_faiss(self, search: DenseSearch) -> Any:
         import faiss
 
-        index: Any = faiss.deserialize_index(np.load(self.folder / "faiss.npy", allow_pickle=False))
+        knows = self.settings.kind == "ivf" or (self.settings.kind == "pq" and self.settings.pq_bits == 8)  # what a GPU can do
+        on_gpu = knows and faiss.get_num_gpus() > 0
+        mapped = 0 if on_gpu else getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # older ones read it into memory
+        index: Any = faiss.read_index(str(self.folder / FAISS_FILE), mapped)
         if self.settings.kind == "hnsw":
             index.hnsw.efSearch = search.ef_search
             return index
         index.nprobe = search.num_probes(index.nlist)
-        on_gpu = faiss.get_num_gpus() and (self.settings.kind == "ivf" or self.settings.pq_bits == 8)  # of codes it knows these
         return faiss.index_cpu_to_all_gpus(index) if on_gpu else index
 
 
@@ -296,6 +298,7 @@ class DenseIndex(OpenShards):
         self._dot = compiled(_dot_loops) or _dot_numpy
         search = search or DenseSearch(**facts["search"])
         self._faiss = {at: shard.open_faiss(search) for at, shard in enumerate(self.shards) if shard.has_faiss}
+        self._vectors: dict[int, Tensor] = {}
 
     @classmethod
     def open(cls, folder: Path, shards: Sequence[int] | None = None, **options: Any) -> DenseIndex:
@@ -329,6 +332,10 @@ class DenseIndex(OpenShards):
             waiting, width = waiting[~is_settled], width * 4  # many rows with nearly the same score
         return hits
 
+    def products(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The score of one row for each query vector, as ``search`` would give it."""
+        return self._final_scores(np.ascontiguousarray(queries, np.float32), np.asarray(rows, np.int64)[:, None])[:, 0]
+
     def _propose(self, queries: np.ndarray, width: int, question_block: int, row_block: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows that are likely the best and their rounded scores, best first, [Q, width]; row -1 where there are fewer."""
         queries_QD = torch.from_numpy(queries).to(self.device)
@@ -352,9 +359,16 @@ class DenseIndex(OpenShards):
     def _exact_blocks(self, row_block: int) -> Iterator[tuple[int, Tensor]]:
         for at, shard in enumerate(self.shards):
             if at not in self._faiss:
+                if at not in self._vectors:
+                    self._vectors[at] = self._resident(torch.from_numpy(shard.vectors))
                 for start in range(0, shard.num_rows, row_block):
-                    block_RD = torch.from_numpy(shard.vectors[start : start + row_block]).to(self.device)
-                    yield int(self.first_row[at]) + start, block_RD
+                    yield int(self.first_row[at]) + start, self._vectors[at][start : start + row_block].to(self.device)
+
+    def _resident(self, vectors: Tensor) -> Tensor:
+        """On a GPU while the index is open, where they fit and leave as much again free; else as they are, mapped."""
+        if torch.device(self.device).type != "cuda" or 2 * vectors.nbytes > torch.cuda.mem_get_info(self.device)[0]:
+            return vectors
+        return vectors.to(self.device)
 
     def _settle(self, hits: Hits, questions: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> None:
         """Final scores of proposed rows, and the best of them in order."""

@@ -38,6 +38,7 @@ def make_run(cluster, storage):
 def no_ray(monkeypatch, tmp_path) -> Cluster:
     """Parts are made in this process, by the function that Ray Data calls, and as on another node: with a cache of its own."""
     from raydist.cluster import stages
+    from raydist.errors import InputError
     from raydist.storage import StorageError
 
     def stream(tasks, maker, kwargs, actors, gpus):
@@ -48,7 +49,7 @@ def no_ray(monkeypatch, tmp_path) -> Cluster:
                 made = stages.write_parts(batch, maker, json.dumps(dict(kwargs), sort_keys=True), once=task["folder"])
             line = json.loads(made["line"][0])
             if "error" in line:
-                raise StorageError(line["error"])
+                raise (InputError if line["input"] else StorageError)(line["error"])
             yield line
 
     monkeypatch.setattr(stages, "_stream", stream)

@@ -95,9 +95,9 @@ def test_the_same_stages_are_made_on_a_disk_and_on_an_object_store(s3, no_ray, m
 def test_retrieval_on_an_object_store_leaves_its_ranked_lists_there(no_ray, make_run):
     run = make_run("corpus.train=null", config="debug_retrieval", cluster=no_ray)
     retrieval.evaluate_only(run)
-    assert run.folder.sizes("ranked").keys() == {"sample.bm25.trec", "sample.untrained.trec", "sample.gold.trec"}
+    assert run.folder.sizes("ranked").keys() == {"sample.bm25.trec", "sample.untrained.trec", "sample.qrels", "sample.parquet"}
     folder = run.folder.local_copy("ranked")
-    gold = read_trec_gold(folder / "sample.gold.trec")
+    gold = read_trec_gold(folder / "sample.qrels")
     metrics = run.folder.read_json("metrics.json")
     for method in ("bm25", "untrained"):
         means = score_run(read_trec_run(folder / f"sample.{method}.trec"), gold).means()

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from raydist.cluster import pipeline, retrieval
+from raydist.corpus.sentences import SentenceTable
 from raydist.errors import InputError
 
 pytestmark = pytest.mark.ray
@@ -41,21 +43,66 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
     from datasets import load_dataset
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
+    from raydist.retriever.metrics import read_trec_gold, read_trec_run, score_run
+
     metrics = finished.folder.read_json("metrics.json")
     for method in ("bm25", "untrained", "gold", "gold_silver", "gold_silver_weighted", "reranked"):
         for metric in ("P@1", "P@5", "P@10", "MRR@100", "recall@100", "nDCG@10"):
             assert 0 <= metrics[f"retrieval.sample.{method}.{metric}"] <= 1
     assert metrics["retrieval.sample.bm25.P@10"] > 0.3
+    values = pq.read_table(finished.folder.path("ranked", "sample.parquet")).to_pandas()
+    values = values.pivot(index="question_id", columns="method", values="MRR@100")
+    for method, other in (("gold_silver_weighted", "gold"), ("bm25", "gold"), ("gold_silver_weighted", "gold_silver")):
+        key = f"retrieval.sample.{method}.MRR@100.minus_{other}"
+        gaps = values[method] - values[other]
+        assert metrics[key] == pytest.approx(gaps.mean(), abs=2e-6)
+        assert metrics[f"{key}.low"] <= metrics[key] <= metrics[f"{key}.high"]
+        assert 0 < metrics[f"{key}.p"] <= 1
+    assert "retrieval.sample.gold.P@1.minus_gold" not in metrics
     assert metrics["mining.silver"] > 0
     pairs = load_dataset("parquet", data_files=finished.folder.path("mining", "silver.parquet"), split="train")
-    assert set(pairs["kept"]) <= {True, False}
+    assert pairs["kept"] == [p >= finished.config.mining.threshold for p in pairs["p"]]
+    assert sum(pairs["kept"]) == metrics["mining.silver"]
     assert SentenceTransformer(finished.folder.path("model")).encode(["Who?"]).shape == (1, 64)
     scorer = CrossEncoder(finished.storage.path("debug_retrieval_cross_encoder", "model"))
     row = pq.read_table(finished.folder.path("mining", "examples.parquet")).to_pylist()[0]
     assert scorer.predict([(row["question"], row["sentence"])])[0] == pytest.approx(row["p"], abs=1e-5)
     html = Path(finished.folder.path("report.html")).read_text()
     assert "Re-ranked by the cross-encoder" in html
-    assert Path(finished.folder.path("ranked", "sample.bm25.trec")).is_file()
+    judged = read_trec_gold(Path(finished.folder.path("ranked", "sample.qrels")))
+    for method in ("bm25", "gold", "reranked"):
+        listed = read_trec_run(Path(finished.folder.path("ranked", f"sample.{method}.trec")))
+        assert score_run(listed, judged).means()["MRR@100"] == pytest.approx(values[method].mean(), abs=1e-6)
+
+
+def test_the_cross_encoder_is_judged_beside_the_encoder_on_the_same_pairs(finished):
+    from transformers import AutoModel, AutoTokenizer
+
+    from raydist.mining.cross_encoder import average_precision
+    from raydist.models import model_folder
+
+    def read(stage: str) -> list[dict]:
+        folder = finished.folder.read_json("stages.json")[f"{stage} of train"]["folder"]
+        files = sorted(Path(finished.storage.path(folder)).glob("part-*"))
+        return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+    pairs, cosines = [row for row in read("labelled pairs") if row["is_dev"]], read("held out cosines")
+    assert [row["label"] for row in cosines] == [pair["label"] for pair in pairs]
+    corpus = retrieval.open_corpora(finished, ["train"])["train"]
+    questions = {row["question_id"]: row["text"] for row in corpus.read("questions").to_pylist()}
+    table = SentenceTable(Path(corpus.sentences.stage.storage.path(corpus.sentences.stage.folder)) / "table")
+    sentences = table.texts(table.rows_of([pair["sentence_id"] for pair in pairs], "the sentence")).to_pylist()
+    folder = model_folder("builtin:tiny")
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    first, second = (
+        torch.nn.functional.normalize(model(**tokenizer(of, padding=True, return_tensors="pt")).last_hidden_state[:, 0])
+        for of in ([questions[pair["question_id"]] for pair in pairs], sentences)
+    )
+    values = [row["cosine"] for row in cosines]
+    assert values == pytest.approx((first * second).sum(1).tolist(), abs=1e-5)
+    metrics = finished.folder.read_json("metrics.json")
+    wanted = average_precision([pair["label"] for pair in pairs], values)
+    assert metrics["cross_encoder.dense_average_precision"] == pytest.approx(wanted)
 
 
 def test_a_second_call_makes_nothing_and_needs_no_ray(finished, capsys, monkeypatch):
@@ -94,7 +141,6 @@ def test_a_second_round_asks_the_retriever_of_the_first_with_all_options_at_once
     """Rounds, calibration, hard negatives, distillation, two towers, cached gradients: each has tests of its own elsewhere."""
     from sentence_transformers import SentenceTransformer
 
-    from raydist.corpus.sentences import SentenceTable
     from raydist.mining.cross_encoder import sigmoid
 
     temperature = finished.folder.read_json("cross_encoder/reliability.json")["temperature"]
@@ -180,7 +226,7 @@ def made_files(storage: Path, stages: list[str]) -> Iterator[Path]:
 
 
 def test_killed_in_every_stage_it_ends_with_the_same_bytes_and_makes_no_part_twice(finished, tmp_path):
-    """kill -9 of the driver while it indexes, finds, scores and selects; then the same command again."""
+    """kill -9 of the driver while it indexes (words and vectors), finds, scores and selects; then the same command again."""
     command = [sys.executable, "-m", "raydist.cli", "mine", "debug_retrieval", *LAYOUT, f"storage={tmp_path}"]
     calm = Path(finished.storage.path())
 
@@ -188,7 +234,7 @@ def test_killed_in_every_stage_it_ends_with_the_same_bytes_and_makes_no_part_twi
         return {file.relative_to(tmp_path): file.stat().st_mtime_ns for file in tmp_path.glob("stages/*/part-*")}
 
     written: dict[Path, int] = {}
-    for stage in ("bm25", "candidates", "scores", "silver"):
+    for stage in ("bm25", "vectors", "candidates", "scores", "silver"):
         driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while driver.poll() is None and not any(tmp_path.glob(f"stages/{stage}-*/part-*")):
             time.sleep(0.002)

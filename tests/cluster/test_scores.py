@@ -47,7 +47,7 @@ def test_one_block_of_lists_is_in_memory_at_a_time_and_the_files_are_those_of_al
     expected = trec_run(everything, ties="pessimistic", gold=gold).encode()
     for method in ("one", "two"):
         assert run.folder.read_bytes(f"ranked/made.{method}.trec") == expected
-    assert run.folder.read_bytes("ranked/made.gold.trec") == trec_gold(gold).encode()
+    assert run.folder.read_bytes("ranked/made.qrels") == trec_gold(gold).encode()
     means = score_run(everything, gold, ties="pessimistic").means()
     metrics = run.folder.read_json("metrics.json")
     assert metrics == {f"retrieval.made.{m}.{name}": round(v, 6) for m in ("one", "two") for name, v in means.items()}

@@ -11,6 +11,7 @@ from raydist.mining.cross_encoder import (
     average_precision,
     classification_scores,
     expected_calibration_error,
+    fit_platt,
     fit_temperature,
     load_cross_encoder,
     negative_log_likelihood,
@@ -177,6 +178,29 @@ def test_a_temperature_undoes_overconfidence():
 def test_a_temperature_stays_in_its_range():
     assert fit_temperature([0, 1], [-1.0, 1.0]) == pytest.approx(0.01)  # all right: sharper is always better
     assert fit_temperature([1, 0], [-1.0, 1.0]) == pytest.approx(100)  # all wrong: flatter is
+
+
+def test_platt_undoes_a_shift_that_no_temperature_can_and_moves_the_kept_set():
+    """One answer to three others, scored as if there were as many of each: the logits are too high by ln 3."""
+    random = np.random.default_rng(0)
+    labels = random.random(20_000) < 0.25
+    logits = random.normal(size=20_000) * 2 + np.where(labels, 2.0, -2.0)  # of two normals: the logit of 1:1 is the value
+    platt = fit_platt(labels, logits)
+    assert platt == pytest.approx((1.0, np.log(3)), abs=0.05)
+    best = negative_log_likelihood(labels, logits, *platt)
+    for near in ((1.01, 0), (0.99, 0), (1, 0.02), (1, -0.02)):
+        assert best < negative_log_likelihood(labels, logits, platt.temperature * near[0], platt.shift + near[1])
+    kept = {name: sigmoid(logits, *fitted) >= 0.5 for name, fitted in (("none", ()), ("platt", platt))}
+    assert ((sigmoid(logits, fit_temperature(labels, logits)) >= 0.5) == kept["none"]).all()
+    assert kept["platt"].sum() < 0.9 * kept["none"].sum()
+    assert (kept["platt"] == labels).mean() > (kept["none"] == labels).mean()
+
+
+def test_platt_stays_finite_where_there_is_no_best_one():
+    for labels, logits in (([0, 1], [-1.0, 1.0]), ([1, 0], [-1.0, 1.0]), ([0, 0], [-1.0, 2.0]), ([1, 1], [0.0, 0.0])):
+        platt = fit_platt(labels, logits)
+        assert 0.0099 < platt.temperature < 101
+        assert np.isfinite(platt.shift)
 
 
 def test_reliability_by_hand():

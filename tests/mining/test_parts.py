@@ -153,32 +153,43 @@ TEXTS = {
 def hidden_pairs(tmp_path, make_sentences):
     """From texts, questions, gold pairs and silver ones {question_id, sentence_id, p, kept}: which columns rows do not have.
 
-    A row and an answer are written "question sentence", a mined negative is "not sentence".
+    A row and an answer are written "question sentence", a mined negative is "not sentence". `block` is questions in a part.
     """
 
-    def hidden_pairs(texts, questions, gold, silver=(), hard_negatives=0) -> set[tuple[str, str]]:
-        make_sentences(tmp_path, texts).folder.rename(tmp_path / "table")
-        nothing = dict.fromkeys(SILVER_SCHEMA.names)
+    def hidden_pairs(texts, questions, gold, silver=(), hard_negatives=0, block=9, weighting="silver") -> set[tuple[str, str]]:
+        if not (tmp_path / "table").exists():
+            make_sentences(tmp_path, texts).folder.rename(tmp_path / "table")
+        nothing, ids = dict.fromkeys(SILVER_SCHEMA.names), sorted(questions)
         tables = {
-            "block": pa.table({"question_id": list(questions), "text": list(questions.values())}),
+            "questions": pa.table({"question_id": ids, "text": [questions[id] for id in ids]}),
             "gold": pa.table({"question_id": [q for q, _ in gold], "sentence_id": [s for _, s in gold]}),
-            "silver": pa.Table.from_pylist([nothing | {"logit": 0.0, "weight": 1.0} | row for row in silver], SILVER_SCHEMA),
         }
+        blocks = [ids[first : first + block] for first in range(0, len(ids), block)]
+        for number, mine in enumerate(blocks):
+            rows = [nothing | {"logit": 0.0, "weight": 1.0} | row for row in silver if row["question_id"] in mine]
+            tables[f"silver-{number}"] = pa.Table.from_pylist(rows, SILVER_SCHEMA)
         for name, table in tables.items():
             (tmp_path / f"{name}.parquet").write_bytes(encode_table(table, "parquet", {}))
-        spec = {name: {"folder": str(tmp_path), "name": f"{name}.parquet"} for name in tables}
-        spec["block"] |= {"first": 0, "last": len(questions)}
+        where = {name: {"folder": str(tmp_path), "name": f"{name}.parquet"} for name in tables}
+        kept = [where[f"silver-{number}"] for number in range(len(blocks))] if weighting != "gold" else []
         make = parts.pair_rows_part_maker(
             model={"name": "builtin:tiny"},
             context=False,
             lengths={"max_question_length": 32, "max_answer_length": 32},
-            weighting="silver",
+            weighting=weighting,
             negatives={"hard_negatives": hard_negatives, "negative_p": 0.1},
+            everything={"questions": where["questions"], "gold": where["gold"], "silver": kept},
         )
-        (tmp_path / "rows.arrow").write_bytes(encode_table(make(spec | {"sentences": str(tmp_path)})["part"], "arrow", {}))
-        rows = PairRows([tmp_path / "rows.arrow"])
+        files = []
+        for number, mine in enumerate(blocks):
+            spec = {"gold": where["gold"], "silver": where[f"silver-{number}"], "sentences": str(tmp_path)}
+            spec["block"] = where["questions"] | {"first": block * number, "last": block * number + len(mine)}
+            files.append(tmp_path / f"rows-{number}.arrow")
+            files[-1].write_bytes(encode_table(make(spec)["part"], "arrow", {}))
+        rows = PairRows(files)
         allowed_BN = allowed_columns(rows.group(np.arange(len(rows))), np.arange(len(rows)))
-        kept = sorted({*gold, *((row["question_id"], row["sentence_id"]) for row in silver if row["kept"])})
+        also = () if weighting == "gold" else silver
+        kept = sorted({*gold, *((row["question_id"], row["sentence_id"]) for row in also if row["kept"])})
         rejected = {
             question: [row["sentence_id"] for row in silver if row["question_id"] == question and not row["kept"]]
             for question in questions
@@ -197,7 +208,7 @@ def test_prefixes_stand_before_questions_answers_and_negatives(tmp_path, make_se
     make_sentences(tmp_path, TEXTS).folder.rename(tmp_path / "table")
     rejected = dict.fromkeys(SILVER_SCHEMA.names) | {"question_id": "q", "sentence_id": "fell", "p": 0.01, "kept": False}
     tables = {
-        "block": pa.table({"question_id": ["q"], "text": ["When was it built?"]}),
+        "block": pa.table({"question_id": ["q"], "text": ["When was it built?"]}),  # and all questions
         "gold": pa.table({"question_id": ["q"], "sentence_id": ["built"]}),
         "silver": pa.Table.from_pylist([rejected | {"logit": 0.0, "weight": 0.0, "bm25_rank": 1}], SILVER_SCHEMA),
     }
@@ -211,6 +222,7 @@ def test_prefixes_stand_before_questions_answers_and_negatives(tmp_path, make_se
         lengths={"max_question_length": 32, "max_answer_length": 32},
         weighting="silver",
         negatives={"hard_negatives": 1, "negative_p": 0.1},
+        everything={"questions": spec["block"], "gold": spec["gold"], "silver": [spec["silver"]]},
         prefixes={"question": "ask: ", "answer": "text: "},
     )(spec)["part"]
     tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
@@ -247,3 +259,48 @@ def test_a_question_under_two_ids_is_one_question(hidden_pairs):
     found = hidden_pairs(TEXTS, questions, [("q1", "built"), ("q2", "fell"), ("q3", "again")])
     same = {("q2 fell", "q3 again"), ("q3 again", "q2 fell")}
     assert found == same | {("q1 built", "q2 fell"), ("q2 fell", "q1 built"), ("q1 built", "q3 again")}
+
+
+@pytest.mark.parametrize("weighting", ["silver", "none", "gold"])
+def test_what_a_row_masks_does_not_depend_on_the_size_of_a_part(hidden_pairs, weighting):
+    """q1, q3 and q5 are one question: what is known of it stands in three parts, and as gold and as silver."""
+    questions = {"q1": "What is old?", "q2": "What passes?", "q3": "What  IS old", "q4": "What fell?", "q5": "what is old"}
+    gold = [("q1", "built"), ("q2", "ships"), ("q3", "fell"), ("q4", "again"), ("q5", "built")]
+    silver = [{"question_id": "q5", "sentence_id": "ships", "p": 0.9, "kept": True, "dense_rank": 1}]
+    silver += [{"question_id": "q4", "sentence_id": "in_1907", "p": 0.01, "kept": False, "dense_rank": 1}]
+    masks = [
+        hidden_pairs(TEXTS, questions, gold, silver, hard_negatives=1, block=block, weighting=weighting) for block in (1, 2, 5)
+    ]
+    assert masks[0] == masks[1] == masks[2]
+    assert {("q1 built", "q4 again"), ("q1 built", "q3 fell"), ("q1 built", "not in_1907")} <= masks[0]
+    assert (("q1 built", "q2 ships") in masks[0]) == (weighting != "gold")  # an answer of q5, silver, in the last part
+
+
+def test_no_table_but_that_of_the_questions_is_read_where_none_is_repeated(tmp_path, make_sentences):
+    sentences = make_sentences(tmp_path, TEXTS)
+    table = pa.table({"question_id": ["q1", "q2"], "text": ["What is old?", "What fell?"]})
+    (tmp_path / "questions.parquet").write_bytes(encode_table(table, "parquet", {}))
+    where = {"folder": str(tmp_path), "name": "questions.parquet"}
+    keys, bags = parts.repeated_positives(sentences, where, {"folder": str(tmp_path), "name": "nowhere"}, [])
+    assert len(keys) == len(bags) == 0
+
+
+def test_scores_do_not_depend_on_the_size_of_a_part(spec, world, tmp_path):
+    """Nor does p, but for the last bits: what is scored together is padded and summed in another order."""
+    from raydist.mining.cross_encoder import load_cross_encoder, sigmoid
+
+    load_cross_encoder(model_folder("builtin:tiny")).save(tmp_path / "model", model_folder("builtin:tiny"), max_length=96)
+    settings = {"max_question_length": 32, "max_length": 96, "token_budget": 1000}
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "stage" / "table").symlink_to(world.sentences.folder)
+    make = parts.scores_part_maker(model={"name": str(tmp_path / "model")}, digest="d", threads=1, settings=settings)
+    found = []
+    for size in (50, 7):
+        ranges = [(first, min(first + size, 200)) for first in range(150, 200, size)]
+        blocks = [spec | {"block": spec["block"] | {"first": first, "last": last}} for first, last in ranges]
+        made = [make(block | {"sentences": str(tmp_path / "stage"), "plain": True})["part"] for block in blocks]
+        found.append(pa.concat_tables(made).to_pandas().sort_values(["question_id", "sentence_id"]))
+    assert (found[0]["sentence_id"].to_numpy() == found[1]["sentence_id"].to_numpy()).all()
+    p = [sigmoid(table["logit"].to_numpy()) for table in found]
+    np.testing.assert_allclose(p[0], p[1], atol=1e-6, rtol=0)
+    assert np.ptp(p[0]) > 1e-4  # a new head says nearly the same of all pairs, but a wrong pair would show

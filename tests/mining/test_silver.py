@@ -83,6 +83,15 @@ def test_a_temperature_moves_p_and_keeps_the_order():
     assert column(silver, "logit") == column(select_silver(ROWS), "logit")
 
 
+def test_a_shift_moves_what_is_kept_at_one_half_and_a_temperature_does_not():
+    for temperature in (None, 0.2, 5.0):
+        assert column(select_silver(ROWS, temperature=temperature), "kept") == [True, False, False, True]
+    # less ln 3, the odds 9 of p = 0.9 are 3, and the odds 1 of p = 0.5 are 1/3
+    silver = select_silver(ROWS, temperature=1.0, shift=math.log(3))
+    assert column(silver, "p")[::3] == pytest.approx([0.25, 0.75], rel=1e-5)
+    assert column(silver, "kept") == [False, False, False, True]
+
+
 @pytest.mark.parametrize("threshold", [0.0, 0.31, 0.5, 0.9, 1.0])
 def test_a_threshold_changed_after_scoring_keeps_what_a_fresh_run_keeps_and_asks_no_model(world, threshold):
     candidates, first, fresh = find_candidates(**world.given()), Scorer(), Scorer()
@@ -123,7 +132,7 @@ def test_scores_that_are_no_numbers_are_named():
 
 
 def test_impossible_settings_are_named():
-    for options in ({"threshold": 1.1}, {"power": -1}, {"weighting": "square"}, {"temperature": 0}):
+    for options in ({"threshold": 1.1}, {"power": -1}, {"weighting": "square"}, {"temperature": 0}, {"shift": math.inf}):
         with pytest.raises(InputError, match=r"wanted|unknown weighting 'square'; take one of power, none, binary"):
             select_silver(ROWS, **options)
 

@@ -12,7 +12,7 @@ from made_run import example, write_run
 from raydist.config import load_config, override, to_yaml
 from raydist.mining.cross_encoder import classification_scores, expected_calibration_error, reliability_bins, sigmoid
 from raydist.mining.silver import select_silver, yield_curve
-from raydist.records import MINED_EXAMPLE_SCHEMA, SCORED_SCHEMA
+from raydist.records import MINED_EXAMPLE_SCHEMA, RANKED_SCHEMA, SCORED_SCHEMA
 from raydist.report.comparison import retrieval as compared_retrieval
 from raydist.report.html import write_report
 from raydist.report.mining import METHODS, cross_encoder, mined_pairs, retrieval
@@ -33,7 +33,7 @@ def scored() -> pa.Table:
     return pa.Table.from_pylist(rows, SCORED_SCHEMA)
 
 
-def write_mining(folder, question="Who built it?", threshold=0.5):
+def write_mining(folder, question="Who built it?", threshold=0.5, dense=0.875):
     """What a retrieval run leaves, by the functions that leave it."""
     for name in ("mining", "cross_encoder"):
         (folder / name).mkdir()
@@ -43,11 +43,11 @@ def write_mining(folder, question="Who built it?", threshold=0.5):
             for row in silver.to_pylist()]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(rows, MINED_EXAMPLE_SCHEMA), folder / "mining" / "examples.parquet")
     labels, logits = [1, 1, 0, 0, 0], [3.0, 1.0, 0.5, -1.0, -2.0]
-    scores = classification_scores(labels, logits) | {"pairs": 5}
+    scores = classification_scores(labels, logits) | {"dense_average_precision": dense, "pairs": 5}
     (folder / "cross_encoder" / "metrics.json").write_text(json.dumps(scores))
     parts = {}
-    for name, temperature in (("before", 1.0), ("after", 0.5)):
-        bins = reliability_bins(labels, sigmoid(logits, temperature))
+    for name, fitted in (("before", (1.0,)), ("after", (0.5,)), ("platt", (0.5, 0.75))):
+        bins = reliability_bins(labels, sigmoid(logits, *fitted))
         parts[name] = {
             "expected_calibration_error": expected_calibration_error(bins),
             "bins": [each._asdict() for each in bins],
@@ -115,6 +115,38 @@ def test_several_runs_stand_side_by_side_with_the_deviation_over_their_seeds(tmp
     assert compared_retrieval([write("reader", 0, 1, {"dev.f1": 80.0})]) is None
 
 
+def test_methods_are_compared_with_gold_pairs_question_by_question(tmp_path):
+    gap = {"minus_gold": 0.02, "minus_gold.low": -0.0151, "minus_gold.high": 0.05, "minus_gold.p": 0.26}
+    weighted = "retrieval.v1.1.dev.gold_silver_weighted.P@1"
+    found = {"retrieval.v1.1.dev.gold.P@1": 0.5, weighted: 0.52} | {f"{weighted}.{key}": value for key, value in gap.items()}
+    found |= {f"{weighted}.minus_gold_silver": -0.01, "retrieval.v1.bm25.P@1": 0.1}
+    text = retrieval(load_run(write_run(tmp_path / "run", {}, metrics=found)))
+    rows = [" ".join(re.sub(r"<[^>]*>", " ", unescape(row)).split()) for row in text.split("<tr>")]
+    assert "Gold and silver pairs, weighted – gold pairs +2.00 -1.51 to +5.00, p = 0.260" in rows
+    assert any(row.startswith("Gold and silver pairs, weighted – gold and silver pairs -1.00") for row in rows)
+    assert text.count("Difference") == 1  # nothing of it is of the set v1
+
+
+def test_a_method_of_several_runs_is_compared_question_by_question_over_the_means_of_seeds(tmp_path):
+    def write(name, seed, power, values):
+        config = f"task: retriever\nseed: {seed}\nmining: {{power: {power}}}\n"
+        metrics = {"retrieval.reqa.gold.P@1": sum(values) / 4, "retrieval.reqa.bm25.P@1": 0.5}
+        folder = write_run(tmp_path / name, {}, config=config, metrics=metrics)
+        rows = [{"question_id": f"q{n}", "method": "gold", "P@1": value, "MRR@100": value} for n, value in enumerate(values)]
+        rows += [row | {"method": "bm25", "P@1": 0.5, "MRR@100": 0.5} for row in rows]
+        (folder / "ranked").mkdir()
+        pq.write_table(pa.Table.from_pylist(rows, RANKED_SCHEMA), folder / "ranked" / "reqa.parquet")
+        return load_run(folder)
+
+    runs = [write("squared_0", 0, 2, [1, 0, 0, 0]), write("squared_1", 1, 2, [0, 0, 0, 0]), write("plain", 0, 1, [1, 1, 0, 0])]
+    text = compared_retrieval(runs)
+    # questions' means over seeds are 1/2, 0, 0, 0; the differences 1/2, 1, 0, 0
+    assert "<b>+37.50</b>" in text
+    assert re.search(r"\+0\.00 to \+[\d.]+, p = 0\.\d+", text)
+    bm25 = text[text.index(">BM25<") : text.index(">Gold pairs<")]
+    assert "difference" not in bm25, "all of its values are the same"
+
+
 def test_the_yield_is_said_and_drawn(run):
     text = mined_pairs(load_run(run))
     # three of five reach 0.5; 3 / 20 gold pairs
@@ -144,8 +176,12 @@ def test_the_cross_encoder_has_its_scores_and_a_reliability_diagram(run):
     ]:
         assert f'<th>{name}</th><td class="n">{value}</td>' in text
     assert '<th>Pairs</th><td class="n">5</td>' in text
+    assert '<th>Average precision of the encoder&#x27;s products</th><td class="n">87.50</td>' in text
+    assert "knows no more" not in text  # its own is 1
     assert text.count("<svg") == 1
-    assert "with temperature" in text
+    errors = re.search(r"error: ([\d.]+) as trained, ([\d.]+) with temperature, ([\d.]+) with temperature and shift\.", text)
+    assert errors
+    assert len(set(errors.groups())) == 3
     assert "The temperature is 0.500." in text
 
 
@@ -258,3 +294,9 @@ def test_odd_values_in_the_files_do_not_stop_the_report(run):
     assert loaded.damaged == []
     assert "nan" not in mined_pairs(loaded)
     assert cross_encoder(loaded) is None
+
+
+def test_a_cross_encoder_that_knows_no_more_than_the_encoder_is_told(tmp_path):
+    folder = write_run(tmp_path / "mined", {}, config="task: retrieval\n")
+    write_mining(folder, dense=1.0)
+    assert "It knows no more than the encoder that finds candidates" in cross_encoder(load_run(folder))

@@ -1,0 +1,55 @@
+"""What benchmarks of mining compute from what they have measured; nothing is measured here."""
+
+import json
+import sys
+
+import million
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import silver_truth
+
+
+@pytest.mark.parametrize(("own", "mapped", "status"), [(2.0, 3.0, 0), (2.1, 9.0, 0), (2.5, 3.0, 1)])
+def test_memory_that_grows_beyond_the_index_is_a_failure(tmp_path, monkeypatch, capsys, own, mapped, status):
+    """500,000 sentences more may take 0.07 GiB, and 5 % of 2 GiB is noise; mapped files do not count."""
+    row = {"seconds": 1.0, "own": 2.0, "shared": 0.0, "mapped": 1.0}
+    stages = [{"start": row, "scores": row}, {"start": row, "scores": row | {"own": own, "mapped": mapped}}]
+    for name, sentences, found in zip(("half", "whole"), (500_000, 1_000_000), stages):
+        (tmp_path / name).write_text(json.dumps({"sentences": sentences, "stages": found}))
+    monkeypatch.setattr(sys, "argv", ["million", "--compare", str(tmp_path / "half"), str(tmp_path / "whole")])
+    assert million.main() == status
+    assert ("MISSED" in capsys.readouterr().out) == bool(status)
+    monkeypatch.setattr(sys, "argv", ["million", "--compare", str(tmp_path / "whole"), str(tmp_path / "half")])
+    with pytest.raises(SystemExit, match="not of fewer"):
+        million.main()
+
+
+def test_silver_pairs_against_the_truth_by_hand(tmp_path, monkeypatch, capsys):
+    right, p = np.array([True, False, True, False]), np.array([0.96, 0.8, 0.6, 0.1])
+    found = silver_truth.selection(right, p, p**2, 4, 0.5)
+    assert found["pairs"] == 3
+    assert (found["precision"], found["recall"]) == pytest.approx((2 / 3, 2 / 4))
+    mass = 0.96**2 + 0.6**2
+    assert found["weighted precision"] == pytest.approx(mass / (mass + 0.8**2))
+    assert found["weighted recall"] == pytest.approx(mass / 4)
+    assert silver_truth.selection(right, p, p**2, 4, 0.99)["precision"] == 0
+
+    run = tmp_path / "mined"
+    (run / "mining").mkdir(parents=True)
+    (tmp_path / "stages" / "sample-1").mkdir(parents=True)
+    (run / "stages.json").write_text(json.dumps({"sample world": {"folder": "stages/sample-1"}}))
+    (run / "config.yaml").write_text("mining: {power: 2.0}\n")
+    truth = [("q1", "s1"), ("q1", "s3"), ("q1", "s9"), ("q2", "s2"), ("other", "s1")]
+    lines = [json.dumps({"query-id": question, "corpus-id": sentence}) + "\n" for question, sentence in truth]
+    (tmp_path / "stages" / "sample-1" / "restated.jsonl").write_text("".join(lines))
+    columns = {"question_id": ["q1", "q1", "q1", "q2"], "sentence_id": ["s1", "s2", "s3", "s4"], "p": p.astype("f4")}
+    pq.write_table(pa.table(columns), run / "mining" / "silver.parquet")
+    monkeypatch.setattr(sys, "argv", ["silver_truth", str(run)])
+    silver_truth.main()
+    said = capsys.readouterr().out
+    assert "2 questions, 4 candidates, 2 of 4 restatements among them" in said
+    assert "0.250 before" in said  # half of the candidates: (1 - 1/2) / (1 + 1)
+    row = next(line.split() for line in said.splitlines() if line.split()[0] == "0.50")
+    assert row[1:4] == ["3", "0.667", "0.500"]
