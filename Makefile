@@ -68,6 +68,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/nbest.py --data-dir $(DATA)
 	$(BIN)/python benchmarks/training.py --data-dir $(DATA)
 	$(BIN)/python benchmarks/ray_overhead.py
+	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/sweep.py
 	$(BIN)/python benchmarks/objectives.py
 	$(BIN)/python benchmarks/bm25.py --data-dir $(DATA)

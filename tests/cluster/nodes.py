@@ -106,12 +106,12 @@ def two_workers(folder: Path) -> dict:
 
 
 def a_node_leaves_and_comes_back(folder: Path) -> dict:
-    """Elastic training: two workers, then one, then two again; the same steps throughout."""
+    """Elastic training: two workers, then one, then two again; and the steps of an undisturbed one."""
     from raydist.cluster import pipeline
 
-    steps = [*STEPS, "train.max_steps=2000", "train.epochs=200", "train.log_every=1", "cluster.workers=[1, 2]"]
+    steps = [*STEPS, "train.max_steps=2000", "train.epochs=200", "train.log_every=1", "optim.lr=1e-5"]
     with nodes(2, head_cpus=0) as (cluster, added, ours):
-        run = make_run(ours, folder, "elastic", *steps)
+        run = make_run(ours, folder, "elastic", *steps, "cluster.workers=[1, 2]")
         pipeline.prepare(run, ["train"])
         seen: dict[str, int] = {}
 
@@ -128,8 +128,10 @@ def a_node_leaves_and_comes_back(folder: Path) -> dict:
         thread.start()
         pipeline.train(run)
         thread.join(1)
-        fitted = run.folder.read_json("fitted.json")
-        return {"seen": seen, "steps": fitted["steps"], "losses": losses(run), "attempts": run.folder.read_json("workers.json")}
+        calm = make_run(ours, folder, "calm", *steps)
+        pipeline.train(calm)
+        found = {"losses": losses(run), "calm": losses(calm), "attempts": run.folder.read_json("workers.json")}
+        return found | {"seen": seen, "steps": run.folder.read_json("fitted.json")["steps"]}
 
 
 def notice(folder: Path) -> dict:
