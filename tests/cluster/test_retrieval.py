@@ -235,8 +235,10 @@ def test_killed_in_every_stage_it_ends_with_the_same_bytes_and_makes_no_part_twi
 
     written: dict[Path, int] = {}
     for stage in ("bm25", "vectors", "candidates", "scores", "silver"):
-        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while driver.poll() is None and not any(tmp_path.glob(f"stages/{stage}-*/part-*")):
+        with open(tmp_path / "said.txt", "w") as said:
+            driver = subprocess.Popen(command, stdout=said, stderr=said)
+        while not any(tmp_path.glob(f"stages/{stage}-*/part-*")):
+            assert driver.poll() is None, (tmp_path / "said.txt").read_text()
             time.sleep(0.002)
         os.kill(driver.pid, signal.SIGKILL)
         driver.wait()

@@ -201,7 +201,8 @@ def test_optuna_carries_on_with_what_it_asked_and_what_it_learned(cluster, stora
 
 
 # One good setting, and one that learns nothing: told apart by a dev score at step 30.
-UNLIKE = ("sweep.seeds=[0]", "train.max_steps=60", "train.epochs=9", "train.evaluate_every=30", "train.dev_questions=20")
+# a trial is stopped when Tune has heard of its score, some steps later: they must not be its last ones
+UNLIKE = ("sweep.seeds=[0]", "train.max_steps=300", "train.epochs=99", "train.evaluate_every=30", "train.dev_questions=20")
 
 
 def test_asha_stops_a_hopeless_trial_and_a_resume_leaves_it_alone(cluster, storage, capsys):
