@@ -1,5 +1,6 @@
 """Submission: preflight against a stand-in dashboard, which can be of any version and anywhere; jobs on a real head."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -13,15 +14,18 @@ import tempfile
 import threading
 import time
 import zipfile
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
+from ray.job_submission import JobStatus
 
 from raydist.cli import job
 from raydist.cluster import submit
-from raydist.cluster.submit import Parcel, Target, _Shown, dashboard_url, prepare, reach
+from raydist.cluster.submit import Parcel, Target, _Shown, dashboard_url, follow, prepare, reach
 
 PYTHON = platform.python_version()
 TOKEN = "a-token-of-this-test-0123456789abcdef"
@@ -440,10 +444,42 @@ def test_a_cluster_on_this_machine_is_known_as_such_and_keeps_runs_beside_the_co
     assert config["data"]["dev"]["files"] == [str(working_dir.parent / "dev.json")]
 
 
+def test_ctrl_c_is_not_lost_to_a_connection_that_breaks_with_it(capsys):
+    class Breaking:
+        """A cluster whose connection breaks when it is left; by its own word the job then ends well."""
+
+        url = "http://head:8265"
+
+        def client(self):
+            return self
+
+        async def tail_job_logs(self, name):
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                await asyncio.sleep(30)
+            except BaseException:
+                raise RuntimeError("closed") from None
+            yield ""
+
+        def get_job_logs(self, name):
+            return ""
+
+        def get_job_info(self, name):
+            return SimpleNamespace(status=JobStatus.SUCCEEDED)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a script begin without one
+    try:
+        assert follow(Breaking(), "train-x") == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "raydist jobs logs train-x --address http://head:8265" in capsys.readouterr().out
+
+
 @pytest.mark.ray
 def test_a_job_is_left_by_ctrl_c_found_again_and_followed_to_its_end(head, working_dir, with_token, capsys):
     command = [sys.executable, "-m", "raydist.cli", "submit", "evaluate", "bridges.yaml", "--address", head]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which tests in the background of a script have not
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=listen)
     assert "token accepted" in process.stdout.readline()
     name = process.stdout.readline().removeprefix("submitted ").strip()
     time.sleep(2)  # it follows the log by now; before, an interrupt is as good
