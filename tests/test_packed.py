@@ -104,12 +104,13 @@ def test_vectors_equal_the_plain_model(name, pooling):
     np.testing.assert_allclose(encoder.encode(ids, types, pooling=pooling), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["bert", "distilbert"])
-def test_budget_and_company_change_results_by_rounding_alone(name):
+@pytest.mark.parametrize(("name", "relative"), [("bert", 1e-7), ("distilbert", 2e-6)])
+def test_budget_and_company_change_results_by_rounding_alone(name, relative):
+    """Of what is packed by 2e-6. A padded model's products are of other shapes, which processors sum in orders of their own."""
     model = make(name)
     rows = rows_of(model)
     wanted = PackedEncoder(model).score(rows)
-    rounding = {"atol": 2e-6, "rtol": 2e-6}  # logits are up to 3; how sums round is the processor's affair
+    rounding = {"atol": 2e-6, "rtol": relative}
     for budget in (1, 17, 100, 10**6):
         np.testing.assert_allclose(PackedEncoder(model, budget).score(rows), wanted, **rounding)
     np.testing.assert_allclose(PackedEncoder(model).score(rows[::-1])[::-1], wanted, **rounding)
