@@ -160,7 +160,7 @@ class PfaConfig(Section):
     penalty: Literal["squared", "one_sided", "two_sided"] = "squared"
     penalty_at: Literal["representation", "embedding"] = "representation"
     critic_sees: Literal["scaled", "raw"] = "scaled"  # representations over the root of their size, or as they are
-    critic_size: int = Field(2048, ge=1)
+    critic_size: int | None = Field(None, ge=1)  # None: 8/3 of the hidden units, so 2048 for a base encoder
     critic_steps: int = Field(0, ge=0)
     critic_lr: float = Field(1e-4, gt=0)
     beta_kl: float = Field(1.0, ge=0)

@@ -8,7 +8,8 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 from raydist.config import ClusterConfig
@@ -29,13 +30,29 @@ LOCAL_ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_worker_niceness": "0",
 }
+# Processes of a local cluster that wait while workers train. Ray wakes each of its Python processes a hundred times a second;
+# where training uses all cores, every wake-up holds up all of its threads: together a twentieth of its speed on two cores.
+WAITING = {
+    "TrainController",
+    "SynchronizationActor",
+    "PlacementGroupCleaner",
+    "DatasetManager",
+    "_StatsActor",
+    "_AutoscalingCoordinatorActor",
+    "DashboardAgent",
+    "RuntimeEnvAgent",
+    "log_monitor",
+    "monitor",
+    "dashboard",
+}
+LAST = 19  # niceness: they run at once when a core is free, else a few times a second
 
 
 class Cluster:
     """The cluster a command works on. Nothing is started before `start`: a command that finds all done needs no Ray."""
 
     def __init__(self, config: ClusterConfig, *, verbose: bool = False) -> None:
-        self.config, self.verbose, self.owned = config, verbose, False
+        self.config, self.verbose, self.owned, self.local = config, verbose, False, False
         self.before: dict[str, str | None] = {}  # of the environment, before a local cluster was started
 
     def __enter__(self) -> Self:
@@ -67,6 +84,7 @@ class Cluster:
             say("starting Ray on this machine")
             with contextlib.nullcontext() if self.verbose else _hushed():
                 ray.init(address="local", num_cpus=self.local_cpus, **(quiet | {"include_dashboard": False}))
+            self.local = True
         self.owned = True
         quieten(level)
 
@@ -76,13 +94,32 @@ class Cluster:
         needed = self.config.max_workers + self.config.actors + 2
         return self.config.local_cpus or max(os.cpu_count() or 1, needed)
 
+    def stand_back(self) -> None:
+        """Let the processes of a local cluster that only wait give way to those that train."""
+        if not self.local:
+            return
+        import psutil
+
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if _title(process.cmdline()) in WAITING and process.nice() < LAST:
+                    process.nice(LAST)
+
     def __exit__(self, *_: object) -> None:
         if self.owned:
             import ray
 
             ray.shutdown()
-            self.owned = False
+            self.owned = self.local = False
         restore(self.before)
+
+
+def _title(command: Sequence[str]) -> str:
+    """What one of Ray's processes is: its actor's class, or its script."""
+    words = [word for word in command if word] or [""]
+    if words[0].startswith("ray::"):
+        return words[0].removeprefix("ray::").split(".")[0]
+    return next((Path(word).stem for word in words[1:] if word.endswith(".py")), "")
 
 
 def export(values: Mapping[str, str]) -> dict[str, str | None]:

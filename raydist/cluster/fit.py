@@ -79,7 +79,7 @@ def fit(
             callbacks=list(callbacks),
         ),
     )
-    with _Watch(run):
+    with _Watch(run, cluster):
         try:
             _call(trainer.fit)
         except Exception as error:
@@ -116,10 +116,11 @@ def _raise_failure(run: Storage) -> None:
 class _Watch:
     """Shows the workers' progress, which rank 0 leaves in progress.json."""
 
-    def __init__(self, run: Storage) -> None:
-        self.run, self.over = run, threading.Event()
+    def __init__(self, run: Storage, cluster: Cluster) -> None:
+        self.run, self.cluster, self.over = run, cluster, threading.Event()
         self.thread = threading.Thread(target=self._look, daemon=True)
         self.bar: Progress | None = None
+        self.first: int | None = None  # the step that the workers began at
         self.warned: set[str] = set()
 
     def __enter__(self) -> None:
@@ -143,6 +144,9 @@ class _Watch:
             seen = self.run.read_json("progress.json")
         except (OSError, ValueError):
             return
+        if seen["first"] != self.first:  # workers have begun, or begun anew
+            self.first = seen["first"]
+            self.cluster.stand_back()
         if self.bar is None:
             if seen["first"]:
                 say(f"train: going on after step {seen['first']:,} of {seen['total']:,}")

@@ -190,7 +190,7 @@ class Pfa(Objective):
         penalty: str = "squared",
         penalty_at: str = "representation",
         critic_sees: str = "scaled",
-        critic_size: int = 2048,
+        critic_size: int | None = None,
         critic_steps: int = 0,
         critic_lr: float = 1e-4,
         beta_kl: float = 1.0,
@@ -222,7 +222,7 @@ class Pfa(Objective):
             ("gamma", gamma, "above 0: without a penalty the critic has no maximum", gamma > 0),
             ("alpha", alpha, "between 0 and 1", 0 <= alpha <= 1),
             ("every", every, "1 or more", every >= 1),
-            ("critic_size", critic_size, "1 or more", critic_size >= 1),
+            ("critic_size", critic_size, "1 or more", critic_size is None or critic_size >= 1),
             ("critic_steps", critic_steps, "0 or more", critic_steps >= 0),
             ("critic_lr", critic_lr, "above 0", critic_lr > 0),
             ("beta_kl", beta_kl, "0 or more", beta_kl >= 0),
@@ -276,7 +276,7 @@ class Pfa(Objective):
             self.part_weights["alignment"] = lambda2 * to_mean
             if align == "w1":
                 self.part_weights |= {"critic": 1.0, "penalty": 0.0}
-                self.critic = Critic(hidden_size, critic_size)
+                self.critic = Critic(hidden_size, critic_size or round(hidden_size * 8 / 3))
 
     def weights(self, step: int) -> dict[str, float]:
         return dict(self.part_weights)

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from own_workers import own_workers
@@ -78,6 +79,14 @@ def test_one_and_two_workers_have_the_same_loss_at_every_step(make_run):
         found[workers] = losses(run)
     assert found[1].keys() == set(range(1, 21))
     assert found[2] == pytest.approx(found[1], abs=1e-5)
+
+
+def test_what_only_waits_gives_way_to_what_works(undisturbed):
+    (keeper,) = own_workers("_StatsActor")
+    working = own_workers("IDLE")
+    assert keeper.nice() == 19
+    assert working
+    assert {process.nice() for process in working} == {psutil.Process().nice()}, "the next stage is theirs"
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -733,3 +733,12 @@ def test_what_a_scaled_critic_finds_of_a_shift_is_on_the_scale_of_fro():
     # the best linear critic has D = |shift|^2 / 2 gamma of what it sees; others find a little more
     assert 0.25 / 2 <= found["scaled"] * 1.01 < 0.25
     assert H * 0.25 / 2 <= found["raw"] * 1.01 < H * 0.25
+
+
+def test_the_critic_grows_with_the_encoder_and_adds_what_the_paper_counts():
+    def extra(hidden_size: int, **settings) -> int:
+        return sum(parameter.numel() for parameter in Pfa(hidden_size, **settings).parameters())
+
+    assert extra(768) == 769_268 + 768 * 2048 + 2048 + 2048 + 1  # M, then U, a, v and b of H: 2.35 million
+    assert extra(384, bottleneck=250) < extra(768) / 3
+    assert extra(8, bottleneck=4, critic_size=5) == (8 * 4 + 4 + 4 * 8 + 8) + (8 * 5 + 5 + 5 + 1)

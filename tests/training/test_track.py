@@ -145,7 +145,7 @@ def test_a_tracker_that_breaks_in_the_middle_costs_one_warning_and_no_step(tmp_p
             database.execute("DROP TABLE metrics")
 
     log = train(config, run, 0, 9, meanwhile=break_it)
-    watch = _Watch(run)
+    watch = _Watch(run, Cluster(config.cluster))
     for _ in range(2):  # as it does every second
         watch._see()
     (tracker,) = log.trackers
