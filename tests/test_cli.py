@@ -42,10 +42,23 @@ def test_config_show_tells_defaults_beside_what_is_given_in_short(shown):
         assert rows[key][1] == "default", key
 
 
+@pytest.mark.parametrize(
+    ("capabilities", "told"), [({"avx512_bf16": True, "amx_bf16": False}, "yes"), ({"avx2": True}, "emulated")]
+)
+def test_doctor_tells_whether_bf16_pays_on_this_cpu(monkeypatch, capabilities, told):
+    import torch
+
+    from raydist import doctor
+
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert doctor._bf16().startswith(told)
+
+
 def test_doctor_tells_what_is_here(monkeypatch):
     from raydist import doctor
 
-    monkeypatch.setattr(doctor, "_gpus", lambda: "none")  # the one line that would load torch
+    monkeypatch.setattr(doctor, "_gpus", lambda: "none")  # the two lines that would load torch
+    monkeypatch.setattr(doctor, "_bf16", lambda: "emulated")
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 0, done.output
     found = {line[:22].strip(): line[23:] for line in done.stdout.splitlines()}
