@@ -409,6 +409,16 @@ def config_schema() -> None:
     print(json.dumps(Config.model_json_schema(), indent=2))
 
 
+LOST = {"RayActorError", "LocalRayletDiedError", "NodeDiedError", "ObjectLostError", "RpcError", "WorkerCrashedError"}
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether Ray tells of something that is gone; by name, since many commands need no Ray. An actor that failed by its own
+    error is not gone."""
+    kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
+    return bool(kinds & LOST) and "creation task" not in str(error)
+
+
 def guarded(command: Callable[[], object]) -> int:
     """Call it; turn what goes wrong into one message and an exit status."""
     try:
@@ -425,6 +435,11 @@ def guarded(command: Callable[[], object]) -> int:
         from raydist.storage import StorageError
 
         expected = isinstance(error, StorageError) or type(error).__name__ == "TrainingFailed"
+        if is_lost(error):
+            why = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            print(f"failed: Ray lost a process or node that this command needs ({why})", file=sys.stderr)
+            print("the same command goes on where this one stopped, as soon as the cluster answers again", file=sys.stderr)
+            return 1
         if not expected:
             import traceback
 

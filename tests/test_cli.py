@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from raydist.cli import app
+from raydist.cli import app, guarded
 
 
 @pytest.fixture
@@ -66,3 +66,23 @@ def test_doctor_tells_what_is_here(monkeypatch):
     assert int(found["cores"]) >= 1
     assert found["builtin:tiny"] == "found"
     assert {"python", "faiss", "memory", "disk here", "Ray authentication", "Ray address"} <= found.keys()
+
+
+def test_a_lost_cluster_is_told_in_two_lines_and_an_error_of_ones_own_with_its_trace(capsys):
+    from ray.exceptions import ActorDiedError, ActorUnavailableError, NodeDiedError, RayTaskError
+
+    def fail_with(error: Exception) -> str:
+        def command() -> None:
+            raise error
+
+        assert guarded(command) == 1
+        return capsys.readouterr().err
+
+    for gone in (ActorUnavailableError("RPC error: Socket closed", b"1" * 16), NodeDiedError("its node is dead")):
+        told = fail_with(gone)
+        assert told.startswith("failed: Ray lost a process or node that this command needs")
+        assert type(gone).__name__ in told
+        assert told.endswith("the same command goes on where this one stopped, as soon as the cluster answers again\n")
+        assert "Traceback" not in told
+    for own in (ActorDiedError(RayTaskError("build", "its trace", KeyError("x"), actor_repr="A")), KeyError("x")):
+        assert "Traceback" in fail_with(own)
