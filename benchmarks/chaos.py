@@ -130,8 +130,7 @@ def disk_full_training(lab: Lab) -> Row:
     """No room for another checkpoint."""
     lab.mount(400 * MIB)
     run = start_training(lab)
-    disk = os.statvfs(lab.storage)
-    lab.resize((disk.f_blocks - disk.f_bfree) * disk.f_frsize + MIB)
+    lab.shrink(MIB)
     lab.follow(run)
     return lab.make_good(run, mend=lambda: lab.resize(400 * MIB))
 

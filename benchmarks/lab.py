@@ -342,6 +342,14 @@ class Lab:
     def resize(self, size: int) -> None:
         subprocess.run(["mount", "-o", f"remount,size={size}", str(self.storage)], check=True, capture_output=True)
 
+    def shrink(self, free: int) -> None:
+        """Leave so much room. Where more than that was written in between, the kernel refuses: then again."""
+        for _ in range(100):
+            disk = os.statvfs(self.storage)
+            with contextlib.suppress(subprocess.CalledProcessError):
+                return self.resize((disk.f_blocks - disk.f_bfree) * disk.f_frsize + free)
+        raise Missed(f"the disk could not be made small: more than {free:,} bytes were written whenever it was tried")
+
     def unmount(self) -> None:
         if self.storage.is_mount():
             subprocess.run(["umount", "--lazy", str(self.storage)], check=True, capture_output=True)

@@ -371,6 +371,9 @@ def test_a_full_disk_is_mounted_made_larger_and_gone_afterwards(tmp_path):
             (one.storage / "large").write_bytes(bytes(2 << 20))
         one.resize(4 << 20)
         (one.storage / "large").write_bytes(bytes(2 << 20))
+        one.shrink(64 << 10)
+        with pytest.raises(OSError, match="No space left"):
+            (one.storage / "more").write_bytes(bytes(1 << 20))
     assert not one.storage.is_mount()
     assert list(one.storage.iterdir()) == []
 

@@ -35,8 +35,6 @@ LOCAL_ENVIRONMENT = {
 WAITING = {
     "TrainController",
     "SynchronizationActor",
-    "PlacementGroupCleaner",
-    "DatasetManager",
     "_StatsActor",
     "_AutoscalingCoordinatorActor",
     "DashboardAgent",

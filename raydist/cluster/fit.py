@@ -54,16 +54,17 @@ def fit(
     `callbacks` are Ray Train's, and hear of every checkpoint and every evaluation.
     """
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
 
     from raydist.cluster.network import NodeAddresses
+    from raydist.cluster.trainer import Trainer
 
     cluster.start()
     run.delete("failure.json")
     forget_torn_list(run)
     gpus = config.cluster.gpus_per_worker
-    trainer = TorchTrainer(
+    trainer = Trainer(
         train_worker,
+        local=cluster.local,
         train_loop_config={"config": config.model_dump(mode="json"), "run": run.uri, "sets": dict(sets), "began": time.time()},
         torch_config=NodeAddresses(backend="nccl" if gpus else "gloo"),
         scaling_config=ScalingConfig(

@@ -22,3 +22,18 @@ def test_the_environment_of_a_local_cluster_ends_with_it(monkeypatch):
     assert (seen["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"], seen["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"]) == ("0", "0.5")
     assert "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER" not in os.environ
     assert os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] == "3"
+
+
+def test_training_starts_no_process_that_it_has_no_use_for():
+    """By Ray's own names: this fails when they change, and the two would be back unseen."""
+    from ray.train.torch import TorchTrainer
+
+    from raydist.cluster.trainer import CLEANER, DATASETS, Trainer
+
+    def names(trainer: TorchTrainer) -> set[str]:
+        return {type(callback).__name__ for callback in trainer._create_default_callbacks()}
+
+    whole = names(TorchTrainer(print))
+    assert {CLEANER, DATASETS} < whole
+    assert names(Trainer(print, local=True)) == whole - {CLEANER, DATASETS}
+    assert names(Trainer(print, local=False)) == whole - {DATASETS}
