@@ -434,7 +434,7 @@ def guarded(command: Callable[[], object]) -> int:
     except Exception as error:
         from raydist.storage import StorageError
 
-        expected = isinstance(error, StorageError) or type(error).__name__ == "TrainingFailed"
+        expected = isinstance(error, StorageError) or type(error).__name__ in ("TrainingFailed", "NotStarted")
         if is_lost(error):
             why = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
             print(f"failed: Ray lost a process or node that this command needs ({why})", file=sys.stderr)

@@ -471,6 +471,7 @@ class PredictConfig(Section):
     max_answer_length: int = Field(30, ge=1)  # tokens
     nbest_compat: Literal["exact", "top_n_product"] = "exact"
     batch_tokens: int = Field(4096, ge=16)  # padded tokens in one forward pass
+    precision: Literal["fp32", "bf16"] = "fp32"
 
 
 class EvaluateConfig(Section):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from raydist.config import ClusterConfig
 from raydist.errors import InputError
@@ -44,6 +44,13 @@ WAITING = {
     "dashboard",
 }
 LAST = 19  # niceness: they run at once when a core is free, else a few times a second
+
+
+STARTS = 3
+
+
+class NotStarted(RuntimeError):
+    """There is no cluster to work on."""
 
 
 class Cluster:
@@ -80,11 +87,34 @@ class Cluster:
             given = WORKER_ENVIRONMENT | LOCAL_ENVIRONMENT | {"RAY_DEDUP_LOGS": os.environ.get("RAY_DEDUP_LOGS", "1")}
             self.before = export(given)  # inherited by the workers
             say("starting Ray on this machine")
-            with contextlib.nullcontext() if self.verbose else _hushed():
-                ray.init(address="local", num_cpus=self.local_cpus, **(quiet | {"include_dashboard": False}))
+            self._start_here(quiet | {"include_dashboard": False})
             self.local = True
         self.owned = True
         quieten(level)
+
+    def _start_here(self, options: Mapping[str, Any]) -> None:
+        """Ray gives itself half a minute, which may be too short where other programs hold the cores."""
+        import psutil
+        import ray
+
+        for number in range(STARTS):
+            others = set(psutil.Process().children(recursive=True))
+            try:
+                with contextlib.nullcontext() if self.verbose else _hushed():
+                    ray.init(address="local", num_cpus=self.local_cpus, **options)
+                return
+            except Exception as error:
+                for process in set(psutil.Process().children(recursive=True)) - others:
+                    with contextlib.suppress(psutil.Error):
+                        process.kill()
+                if "timed out during startup" not in str(error):
+                    raise
+                if number + 1 == STARTS:
+                    raise NotStarted(
+                        f"Ray did not start on this machine in {STARTS} attempts of half a minute. End other programs and run "
+                        f"the same command again; what Ray says of it is in {tempfile.gettempdir()}/ray/session_latest/logs"
+                    ) from None
+                say("Ray did not start within half a minute, as on a busy machine: once more")
 
     @property
     def local_cpus(self) -> int:

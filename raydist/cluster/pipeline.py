@@ -689,6 +689,7 @@ def make_predictions(
         "max_answer_length": config.predict.max_answer_length,
         "compat": config.predict.nbest_compat,
         "batch_tokens": config.predict.batch_tokens,
+        "precision": config.predict.precision,
     }
     identity = {"version": PREDICTIONS_VERSION, "model": folder_digest(folder)} | settings
     asked = [config.data.seed, *fold] if fold else None

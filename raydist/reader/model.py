@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from raydist.errors import InputError
@@ -50,10 +51,11 @@ class SpanReader(nn.Module):
             words["global_attention_mask"] = batch.question_BT.long().flip(1).cumsum(1).flip(1).clamp(max=1)
         attention = batch.attention_BT.long()
         hidden_BTH = self.question_answering.base_model(attention_mask=attention, **words).last_hidden_state
-        logits_BT2 = hidden_BTH
-        for module in span_head(self.question_answering) or ():
-            logits_BT2 = module(logits_BT2)
-        start_BT, end_BT = at_least_float32(logits_BT2).unbind(-1)
+        logits_BT2 = at_least_float32(hidden_BTH)
+        with torch.autocast(hidden_BTH.device.type, enabled=False):  # in bf16, many spans would have the same score
+            for module in span_head(self.question_answering) or ():
+                logits_BT2 = module(logits_BT2)
+        start_BT, end_BT = logits_BT2.unbind(-1)
         return ReaderOutput(hidden_BTH, start_BT, end_BT)
 
     def save(self, folder: Path, tokenizer_folder: Path) -> None:

@@ -34,6 +34,7 @@ def predict_examples(
     batch_tokens: int,
     pad_id: int,
     compat: str = "exact",
+    precision: str = "fp32",
 ) -> pa.Table:
     """n-best lists (PREDICTION_SCHEMA) of the examples, or of those with the given numbers, in their order."""
     which = np.arange(examples.num_rows) if which is None else which
@@ -41,7 +42,15 @@ def predict_examples(
     place[which] = np.arange(len(which))
     windows = np.flatnonzero(place[rows.examples] >= 0) if len(rows) else np.empty(0, np.int64)
     spans, null_W = find_spans(
-        reader, rows, windows, k=k, max_answer_length=max_answer_length, batch_tokens=batch_tokens, pad_id=pad_id, compat=compat
+        reader,
+        rows,
+        windows,
+        k=k,
+        max_answer_length=max_answer_length,
+        batch_tokens=batch_tokens,
+        pad_id=pad_id,
+        compat=compat,
+        precision=precision,
     )
     token_start, token_end, row_offsets = rows.offsets(windows) if len(windows) else (np.empty(0, np.int32),) * 3
     picked = examples.take(which)
@@ -71,6 +80,7 @@ def find_spans(
     batch_tokens: int,
     pad_id: int,
     compat: str = "exact",
+    precision: str = "fp32",
 ) -> tuple[Spans, np.ndarray]:
     """The k best spans of some windows in token positions, and the score of each window's null span."""
     device = next(reader.parameters()).device
@@ -86,7 +96,8 @@ def find_spans(
     reader.eval()
     for picked in length_batches(rows.lengths[windows], batch_tokens):
         batch = rows.batch(windows[picked], pad_id=pad_id).to(device)
-        output = reader(batch)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            output = reader(batch)
         spans = search(output.start_BT, output.end_BT, batch.passage_BT, k, max_answer_length)
         for into, value in zip(found, spans):
             into[torch.from_numpy(picked)] = value.cpu()

@@ -153,6 +153,7 @@ class DevEvaluation:
             max_answer_length=predict.max_answer_length,
             batch_tokens=predict.batch_tokens,
             pad_id=self.pad_id,
+            precision=predict.precision,
         )
         rows = table.select(["id", "nbest", "null_score"]).to_pylist()
         v2 = any(self.examples["is_impossible"].to_pylist())  # then a question is left unanswered where the null span wins

@@ -1,8 +1,11 @@
 """Joining a cluster, or starting one on this machine."""
 
 import os
+import subprocess
 
-from raydist.cluster.connect import Cluster
+import pytest
+
+from raydist.cluster.connect import Cluster, NotStarted
 from raydist.config import ClusterConfig
 
 
@@ -37,3 +40,28 @@ def test_training_starts_no_process_that_it_has_no_use_for():
     assert {CLEANER, DATASETS} < whole
     assert names(Trainer(print, local=True)) == whole - {CLEANER, DATASETS}
     assert names(Trainer(print, local=False)) == whole - {DATASETS}
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_start_that_took_too_long_is_tried_again_and_leaves_no_process(monkeypatch, capsys, failures):
+    import ray
+
+    begun = []
+
+    def init(**_) -> None:
+        if len(begun) < failures:
+            begun.append(subprocess.Popen(["sleep", "600"]))
+            raise Exception("The current node timed out during startup. This could happen because ...")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with Cluster(ClusterConfig()) as cluster:
+        if failures == 1:
+            cluster.start()
+        else:
+            with pytest.raises(NotStarted, match="in 3 attempts of half a minute"):
+                cluster.start()
+    assert [process.wait(timeout=10) for process in begun] == [-9] * failures
+    assert capsys.readouterr().out.count("once more") == min(failures, 2)

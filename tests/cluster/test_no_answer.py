@@ -41,6 +41,7 @@ def test_a_whole_run_on_squad_v2_in_bf16(make_run, squad_v2):
         "train.max_steps=4",
         "train.evaluate_every=2",
         "train.precision=bf16",
+        "predict.precision=bf16",
         "evaluate.bootstrap=0",
     )
     pipeline.run_all(run)

@@ -85,3 +85,15 @@ def test_a_new_head_is_drawn_from_the_seed_and_dropout_is_as_asked():
     assert first.equal(again)
     assert not first.equal(other)
     assert (readers[0].config.hidden_dropout_prob, readers[0].config.attention_probs_dropout_prob) == (0.0, 0.0)
+
+
+def test_in_bf16_the_encoder_is_rounded_and_scores_are_not():
+    reader, batch = load_reader(model_folder("builtin:tiny"), seed=1).eval(), make_batch(4)
+    with torch.inference_mode():
+        full = reader(batch).start_BT
+        with torch.autocast("cpu", torch.bfloat16):
+            half = reader(batch).start_BT
+    assert half.dtype == torch.float32
+    assert not half.equal(half.bfloat16().float()), "scores that bf16 could hold would be the same for many spans"
+    assert not half.equal(full)
+    torch.testing.assert_close(half, full, rtol=0, atol=0.02)
