@@ -5,7 +5,7 @@ are one product each, attention goes over groups of sequences of equal length (n
 length). Where only the first token counts, the last layer is computed for it alone. Batches are small, about 1,000
 tokens: activations stay in the cache. Weights are those of the transformers model.
 
-What is promised: float32, equal to the plain model to 1e-5. A result is a pure function of the list that is given
+What is promised, but for bf16: float32, equal to the plain model to 1e-5. A result is a pure function of the list that is given
 (batches are cut by length and place alone) on the same machine with the same number of threads. It is not bit-identical
 for other lists or other budgets, because a matrix product may sum in another order when it has more rows: differences
 are of the order of 1e-6.
@@ -102,11 +102,12 @@ class PairFormat:
 
 
 class PackedEncoder:
-    """A loaded AutoModel or AutoModelForSequenceClassification, made ready for inference in float32."""
+    """An AutoModel or AutoModelForSequenceClassification, made ready for inference in float32, or with products in bf16."""
 
-    def __init__(self, model: Any, token_budget: int | None = None) -> None:
+    def __init__(self, model: Any, token_budget: int | None = None, precision: str = "fp32") -> None:
         self.model = model.eval()
         self.base = model.base_model
+        self.in_bf16 = precision == "bf16"
         self.device: torch.device = next(model.parameters()).device
         self.token_budget = token_budget or (CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS)
         self.takes_types = "token_type_ids" in inspect.signature(self.base.forward).parameters
@@ -148,7 +149,9 @@ class PackedEncoder:
                 raise InputError(f"sequence {place} has {length} tokens; the encoder takes 1 to {self.max_tokens}")
         results = np.empty((len(ids), width), np.float32)
         for places in cut_by_tokens(lengths, self.token_budget):
-            results[places] = work(_Batch.of(places, ids, types, self.device)).float().cpu().numpy()
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
+                found = work(_Batch.of(places, ids, types, self.device))
+            results[places] = found.float().cpu().numpy()
         return results
 
     # ------------------------------------------------------------------------------------------------------------ packed
@@ -191,9 +194,10 @@ class PackedEncoder:
         return torch.cat([hidden_TH[group.tokens].view(*group.shape, -1).mean(1) for group in batch.groups])
 
     def _score_packed(self, batch: _Batch) -> Tensor:
-        first_N1H = self._first_tokens(batch)[:, None]  # the heads of transformers take the first of all tokens
+        first_N1H = self._first_tokens(batch)[:, None].float()  # the heads of transformers take the first of all tokens
         pooler = getattr(self.base, "pooler", None)
-        return self.model.classifier(first_N1H if pooler is None else pooler(first_N1H))
+        with torch.autocast(self.device.type, enabled=False):  # in bf16, many pairs would have the same score
+            return self.model.classifier(first_N1H if pooler is None else pooler(first_N1H))
 
     # ------------------------------------------------------------------------------------------------------------ padded
 

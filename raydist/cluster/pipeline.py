@@ -585,7 +585,9 @@ def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
     keep = {key: config[key] for key in ("seed", "model", "train", "optim")}
     if config["task"] == "reader":
         keep["objectives"] = config["objectives"]
-        keep["predict"] = {"max_answer_length": config["predict"]["max_answer_length"]}
+        keep["predict"] = {"max_answer_length": config["predict"]["max_answer_length"]}  # of the scores on dev
+        if config["predict"]["precision"] != "fp32":
+            keep["predict"]["precision"] = config["predict"]["precision"]
     elif config["task"] == "retriever":
         keep["retriever"] = {key: config["retriever"][key] for key in RETRIEVER_LOSS}
     for key in ("keep_checkpoints", "checkpoint_every", "log_every"):

@@ -528,6 +528,7 @@ def score(run: Run, cross_encoder: Run, corpus: Corpus, pairs: Made | None, name
         "max_question_length": given.max_question_length,
         "max_length": given.max_length,
         "token_budget": given.batch_tokens,
+        "precision": given.precision,
     }
     kwargs = {
         "model": {"storage": cross_encoder.folder.uri, "folder": "model"},

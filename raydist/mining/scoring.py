@@ -28,6 +28,7 @@ class CrossScorer:
         max_question_length: int = 96,
         max_length: int = 480,
         token_budget: int | None = None,
+        precision: str = "fp32",
         device: str | None = None,
     ) -> None:
         self.folder = model_folder(str(folder))
@@ -36,7 +37,7 @@ class CrossScorer:
             raise InputError(
                 f"{self.folder} gives {model.config.num_labels} logits; a cross-encoder has one, or two for no and yes"
             )
-        self.encoder = PackedEncoder(model, token_budget)
+        self.encoder = PackedEncoder(model, token_budget, precision)
         self.format = PairFormat(self.tokenizer)
         if max_length > self.encoder.max_tokens:
             raise InputError(

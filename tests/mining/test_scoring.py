@@ -99,3 +99,14 @@ def test_settings_that_cannot_work_are_refused(folder, tmp_path):
         CrossScorer("builtin:tiny")
     with pytest.raises(InputError, match="2 questions for 1 sentences"):
         CrossScorer(folder).score(QUESTIONS, SENTENCES, [0, 1], [0])
+
+
+def test_bf16_scores_are_close_and_still_tell_pairs_apart(tmp_path):
+    folder = save_cross_encoder(tmp_path, "builtin:minilm")
+    question_of, sentence_of = all_pairs()
+    full, half = (CrossScorer(folder, precision=given).score(QUESTIONS, SENTENCES, question_of, sentence_of)
+                  for given in ("fp32", "bf16"))  # fmt: skip
+    assert half.dtype == np.float32
+    assert not np.array_equal(full, half)
+    np.testing.assert_allclose(half, full, atol=full.std() / 5)
+    assert len(set(half.tolist())) == len(set(full.tolist()))
