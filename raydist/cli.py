@@ -409,6 +409,7 @@ def config_schema() -> None:
     print(json.dumps(Config.model_json_schema(), indent=2))
 
 
+INTERRUPTED = 130
 LOST = {"RayActorError", "LocalRayletDiedError", "NodeDiedError", "ObjectLostError", "RpcError", "WorkerCrashedError"}
 
 
@@ -428,7 +429,7 @@ def guarded(command: Callable[[], object]) -> int:
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except SystemExit as stop:
         return int(stop.code or 0)
     except Exception as error:
@@ -455,7 +456,7 @@ def job(command: str, arguments: list[str]) -> int:
 
     def call() -> None:
         try:
-            app([command, *arguments] if command else arguments, standalone_mode=False)
+            status = app([command, *arguments] if command else arguments, standalone_mode=False)
         except typer.Abort:
             raise KeyboardInterrupt from None
         except Exception as error:
@@ -463,6 +464,9 @@ def job(command: str, arguments: list[str]) -> int:
                 raise
             error.show()
             raise SystemExit(2) from None
+        if status == INTERRUPTED:  # typer makes this of a KeyboardInterrupt
+            raise KeyboardInterrupt
+        raise SystemExit(status)
 
     return guarded(call)
 

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from raydist.cli import app, guarded
+from raydist.cli import app, guarded, job
 
 
 @pytest.fixture
@@ -86,3 +86,16 @@ def test_a_lost_cluster_is_told_in_two_lines_and_an_error_of_ones_own_with_its_t
         assert "Traceback" not in told
     for own in (ActorDiedError(RayTaskError("build", "its trace", KeyError("x"), actor_repr="A")), KeyError("x")):
         assert "Traceback" in fail_with(own)
+
+
+def test_ctrl_c_is_status_130_whatever_the_command_does(monkeypatch, capsys, tmp_path):
+    from raydist.sample import write
+
+    def interrupted(*_, **__) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(write, "write_sample", interrupted)
+    assert job("sample", [str(tmp_path / "out")]) == 130
+    assert "interrupted; the same command goes on where this one stopped" in capsys.readouterr().err
+    assert job("config", ["check", "quickstart"]) == 0
+    assert job("config", ["check"]) == 2

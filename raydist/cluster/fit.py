@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -64,7 +63,7 @@ def fit(
     gpus = config.cluster.gpus_per_worker
     trainer = Trainer(
         train_worker,
-        local=cluster.local,
+        local=cluster.here is not None,
         train_loop_config={"config": config.model_dump(mode="json"), "run": run.uri, "sets": dict(sets), "began": time.time()},
         torch_config=NodeAddresses(backend="nccl" if gpus else "gloo"),
         scaling_config=ScalingConfig(
@@ -82,7 +81,7 @@ def fit(
     )
     with _Watch(run, cluster):
         try:
-            _call(trainer.fit)
+            trainer.fit()
         except Exception as error:
             _raise_failure(run)
             for failure in getattr(error, "worker_failures", {}).values():
@@ -92,19 +91,6 @@ def fit(
             raise
     _raise_failure(run)
     return run.read_json("fitted.json")
-
-
-def _call(fit: Callable[[], object]) -> None:
-    """Ray's own handler of Ctrl-C ends the process with status 0, and stays when training is over."""
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if in_main else None
-    try:
-        fit()
-    except SystemExit:
-        raise KeyboardInterrupt from None
-    finally:
-        if in_main:
-            signal.signal(signal.SIGINT, before)
 
 
 def _raise_failure(run: Storage) -> None:
@@ -147,7 +133,8 @@ class _Watch:
             return
         if seen["first"] != self.first:  # workers have begun, or begun anew
             self.first = seen["first"]
-            self.cluster.stand_back()
+            if self.cluster.here:
+                self.cluster.here.stand_back()
         if self.bar is None:
             if seen["first"]:
                 say(f"train: going on after step {seen['first']:,} of {seen['total']:,}")

@@ -1,4 +1,4 @@
-"""Ray Train's trainer without processes that training here has no use for: each takes seconds to start on a small machine."""
+"""Ray Train's trainer, without what training here has no use for."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ CLEANER = "PlacementGroupCleanerCallback"  # frees what a lost driver held; a lo
 
 
 class Trainer(TorchTrainer):
-    """By the names of Ray's callbacks: under other names they would stay, and cost what they cost."""
+    """Without two processes, each of which takes seconds to start on a small machine, and without Ray's handler of Ctrl-C.
+
+    By Ray's names: under other names they would be back, which a test would tell.
+    """
 
     def __init__(self, *args: Any, local: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.unused = {DATASETS, CLEANER} if local else {DATASETS}
+
+    def _register_sigint_handler(self, controller: Any) -> None:
+        """None: Ray's own would end this process with status 0 and no word. Without it Ctrl-C is a KeyboardInterrupt, and the
+        workers end with the driver."""
 
     def _create_default_callbacks(self) -> list:
         return [callback for callback in super()._create_default_callbacks() if type(callback).__name__ not in self.unused]

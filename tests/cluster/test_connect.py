@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from raydist.cluster.connect import Cluster, NotStarted
+from raydist.cluster.connect import Cluster
+from raydist.cluster.local import NotStarted
 from raydist.config import ClusterConfig
 
 
@@ -40,6 +41,7 @@ def test_training_starts_no_process_that_it_has_no_use_for():
     assert {CLEANER, DATASETS} < whole
     assert names(Trainer(print, local=True)) == whole - {CLEANER, DATASETS}
     assert names(Trainer(print, local=False)) == whole - {DATASETS}
+    assert callable(TorchTrainer._register_sigint_handler)
 
 
 @pytest.mark.parametrize("failures", [1, 3])

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from lab import title
 from own_workers import own_workers
 from pyarrow.fs import LocalFileSystem
 from safetensors.torch import load_file, save_file
@@ -131,7 +132,6 @@ def test_a_killed_driver_started_again_ends_at_the_same_weights(make_run, undist
     assert_same(weights(run), weights(undisturbed[workers]))
 
 
-@pytest.mark.slow
 def test_ctrl_c_ends_a_training_with_status_130_and_a_word_on_how_to_go_on(make_run, storage):
     run = make_run(*STEPS, "name=interrupted", "train.max_steps=2000", "train.epochs=80")
     command = [sys.executable, "-m", "raydist.cli", "train", "debug_reader", f"storage={storage}", *STEPS]
@@ -317,3 +317,25 @@ def damage(file: Path, left: float) -> None:
 @pytest.mark.parametrize(("step_s", "steps"), [(60.0, 1), (24.0, 1), (0.5, 4), (0.02, 100), (0.0, 2000)])
 def test_a_notice_of_preemption_is_asked_for_by_the_clock_however_long_a_step_is(step_s, steps):
     assert steps_until_asking(step_s, torch.nn.Linear(1, 1)) == steps
+
+
+def test_a_dead_server_of_rays_is_told_at_once_and_the_same_command_goes_on(make_run, storage):
+    long = [*STEPS, "name=no_server", "train.max_steps=3000", "train.epochs=120"]
+    run = make_run(*long)
+    command = [sys.executable, "-m", "raydist.cli", "train", "debug_reader", f"storage={storage}", *long]
+    step = 7
+    for server in ("gcs_server", "raylet"):
+        driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 240
+        while _step(run) < step:
+            assert driver.poll() is None, driver.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (victim,) = [process for process in psutil.Process(driver.pid).children(recursive=True) if title(process) == server]
+        victim.kill()
+        told, errors = driver.communicate(timeout=30)
+        assert driver.returncode == 1
+        assert f"failed: {server}, without which Ray cannot work, died or was killed" in errors
+        assert ("going on after step" in told) == (server == "raylet"), "the second command went on where the first stopped"
+        step = _step(run) + 5
+        run.folder.delete("progress.json")
