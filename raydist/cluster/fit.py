@@ -322,7 +322,7 @@ def save(task, optimizer, schedule, state: dict, log: RunLog | None, rank: int) 
         ray.train.report({"step": state["step"]})
         return
     assert log is not None
-    state |= log.times()
+    state |= log.kept()
     with tempfile.TemporaryDirectory() as folder:
         save_file({name: value.contiguous() for name, value in task.state_dict().items()}, f"{folder}/task.safetensors")
         torch.save(optimizer.state_dict(), f"{folder}/optimizer.pt")
@@ -439,7 +439,7 @@ class RunLog:
         old = run.read_bytes("metrics.jsonl").decode().splitlines() if run.exists("metrics.jsonl") else []
         self.lines = [line for line in old if _step_of(line) <= step] if step else []
         self.latest: dict[str, float] = {}
-        self.recent: list[tuple[StepReport, dict[str, float]]] = []
+        self.recent = [(StepReport(*report), weights) for report, weights in state.get("untold", [])]
         self.name = Path(run.path()).name
         self.flush()
         self.begun = self.seen_at = time.monotonic()
@@ -497,6 +497,11 @@ class RunLog:
     def times(self) -> dict[str, float]:
         """Seconds of the whole training, evaluations among them: what was lost with a worker is not counted."""
         return {"seconds": self.before + time.monotonic() - self.begun, "evaluating": self.evaluating}
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint holds of the log: times, and the steps since the last line, so that the next one tells of as many
+        as it would have."""
+        return self.times() | {"untold": self.recent}
 
     def summary(self, state: Mapping[str, Any]) -> dict[str, Any]:
         times = self.times()

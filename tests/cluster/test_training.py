@@ -30,6 +30,7 @@ from raydist.cluster.fit import (
 from raydist.config import load_config
 from raydist.errors import InputError
 from raydist.storage import Storage
+from raydist.training.loop import StepReport
 
 # 24 steps of 16 rows: a few seconds, long enough to be hit by a kill
 STEPS = (
@@ -300,6 +301,26 @@ def test_a_resumed_training_tells_the_time_and_the_speed_of_all_its_steps(tmp_pa
     log.close()
     assert 60 <= told["seconds"] < 70
     assert 9 * 16 / 50 < told["examples_per_s"] <= 9 * 16 / 40
+
+
+def test_a_line_of_the_log_tells_of_the_steps_before_a_checkpoint_too(tmp_path):
+    def log_steps(log: RunLog, first: int, last: int) -> dict:
+        for step in range(first, last + 1):
+            log.seen_step(StepReport(1 / step, {"span": 0.5 / step}, {"span": 10.0 + step}, 0.1 * step), {"span": 1.0})
+            if step % 10 == 0:
+                log.step(step, 1e-3)
+        return json.loads(json.dumps({"step": last} | log.kept()))  # as state.json holds it
+
+    def lines(folder: Path) -> list[dict]:
+        found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return [{key: value for key, value in line.items() if key != "examples_per_s"} for line in found]
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    log_steps(RunLog(Storage(str(whole)), {"step": 0}, 20, 5, 16), 1, 20)
+    state = log_steps(RunLog(Storage(str(cut)), {"step": 0}, 20, 5, 16), 1, 15)
+    log_steps(RunLog(Storage(str(cut)), state, 20, 5, 16), 16, 20)
+    assert [line["step"] for line in lines(whole)] == [10, 20]
+    assert lines(cut) == lines(whole)
 
 
 def small_training():
