@@ -16,7 +16,7 @@ def on_nodes(tmp_path):
     def on_nodes(scenario: str) -> dict:
         command = [sys.executable, str(Path(__file__).with_name("nodes.py")), scenario, str(tmp_path)]
         own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}  # not of the shared cluster
-        done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=1200)
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout.strip().splitlines()[-1])
 
