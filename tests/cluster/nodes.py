@@ -140,8 +140,8 @@ def notice(folder: Path) -> dict:
 
     steps = [
         *STEPS,
-        "train.max_steps=600",
-        "train.epochs=200",
+        "train.max_steps=4000",  # the notice comes through a command, which takes seconds
+        "train.epochs=400",
         "train.checkpoint_every=10000",
         "train.log_every=1",
         "cluster.workers=1",
