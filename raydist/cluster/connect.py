@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Self
 
 from raydist.cluster import local
 from raydist.config import ClusterConfig
@@ -29,6 +29,10 @@ class Cluster:
         self.config, self.verbose, self.joined = config, verbose, False
         self.here: local.LocalRay | None = None  # a cluster that this process started
         self.before: dict[str, str | None] = {}  # of the environment, before a local cluster was started
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune sends it to trials, where a cluster is joined already: a copy owns none."""
+        return self.__dict__ | {"here": None, "joined": False}
 
     def __enter__(self) -> Self:
         return self
