@@ -171,7 +171,7 @@ def test_cross_fitted_lists_come_from_readers_that_never_saw_the_question(make_r
 @pytest.mark.slow
 def test_killed_in_each_training_it_ends_at_the_weights_of_an_undisturbed_run(make_run, storage):
     """kill -9 of the driver within the base reader, and within the final one; each time the same command again."""
-    settings = (*SMALL, *BOTH, "train.max_steps=24", "train.checkpoint_every=3")
+    settings = (*SMALL, *BOTH, "train.max_steps=24", "train.epochs=20", "train.checkpoint_every=3")
     whole = make_run("name=whole", *settings)
     pipeline.run_all(whole)
     command = [sys.executable, "-m", "raydist", "run", "debug_reader", f"storage={storage}", "name=cut", *settings]
