@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -137,7 +138,8 @@ def test_ctrl_c_ends_a_training_with_status_130_and_a_word_on_how_to_go_on(make_
     run = make_run(*STEPS, "name=interrupted", "train.max_steps=2000", "train.epochs=80")
     command = [sys.executable, "-m", "raydist.cli", "train", "debug_reader", f"storage={storage}", *STEPS]
     command += ["name=interrupted", "train.max_steps=2000", "train.epochs=80"]
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which tests in the background of a script do not
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen)
     deadline = time.monotonic() + 240
     while _step(run) < 7:
         assert driver.poll() is None, driver.communicate()
