@@ -65,7 +65,7 @@ def write_sample(
     _check_replaceable(out)
     with writing_to(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp") as scratch:
             folder = Path(scratch) / "new"  # renamed when whole
             counts = _write_all(folder, scale, num_sentences, seed, progress or (lambda done, total: None))
             about = {"raydist_sample": VERSION, "size": str(size), "seed": seed, "counts": counts}
