@@ -22,8 +22,8 @@ ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_worker_niceness": "0",
 }
-# Processes that wait while workers train. Ray wakes each of its Python processes a hundred times a second; where training uses
-# all cores, every wake-up holds up all of its threads: together a twentieth of its speed on two cores.
+# Processes that wait while workers train. Ray wakes each of its Python processes a hundred times a second (0.65 % of a core);
+# where training uses all cores, they take it from there. benchmarks/ray_overhead.py has not shown how much of the cost that is.
 WAITING = {
     "TrainController",
     "SynchronizationActor",
