@@ -3,13 +3,15 @@
     python benchmarks/ray_overhead.py [--turns 12] [--threads 2] [key=value ...]
 
 Both have processes of their own. Start-up is told apart, and the first steps of a process, which are slow with Ray and without,
-are left out on both sides. The same windows, model, batches, updates, log lines and environment of threads on both.
+are left out on both sides. The same windows, model, batches, updates, log lines and environment of threads on both. The
+workers that made the windows wait five minutes for more to do; here one second, so that the turns are those of a long training.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -65,6 +67,7 @@ def main() -> None:
         return plain(rest, args.plain)
     settings = [f"model.name={args.model}", f"cluster.threads_per_worker={args.threads}", "data.test=null", "data.dev=null"]
     settings += ["train.max_steps=100000", "train.epochs=10000", "train.checkpoint_every=100000", f"train.log_every={LINE}"]
+    os.environ |= {"RAY_idle_worker_killing_time_threshold_ms": "1000"}
     sides: list[Side] = []
     with tempfile.TemporaryDirectory() as folder:
         settings = ["name=cost", f"storage={folder}", *settings, *rest]

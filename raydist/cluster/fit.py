@@ -107,7 +107,7 @@ class _Watch:
         self.run, self.cluster, self.over = run, cluster, threading.Event()
         self.thread = threading.Thread(target=self._look, daemon=True)
         self.bar: Progress | None = None
-        self.first: int | None = None  # the step that the workers began at
+        self.began: float | None = None  # when the workers did
         self.warned: set[str] = set()
 
     def __enter__(self) -> None:
@@ -118,6 +118,8 @@ class _Watch:
     def __exit__(self, kind: object, *rest: object) -> None:
         self.over.set()
         self.thread.join()
+        if self.cluster.here:
+            self.cluster.here.stand_back(False)
         self._see()  # the last steps; all of them, where training took less than a look
         if self.bar:
             self.bar.__exit__(kind, *rest)
@@ -131,8 +133,8 @@ class _Watch:
             seen = self.run.read_json("progress.json")
         except (OSError, ValueError):
             return
-        if seen["first"] != self.first:  # workers have begun, or begun anew
-            self.first = seen["first"]
+        if seen["began"] != self.began:  # workers have begun, or begun anew
+            self.began = seen["began"]
             if self.cluster.here:
                 self.cluster.here.stand_back()
         if self.bar is None:
@@ -443,7 +445,7 @@ class RunLog:
         self.name = Path(run.path()).name
         self.flush()
         self.begun = self.seen_at = time.monotonic()
-        self.seen, self.startup = step, 0.0
+        self.created, self.seen, self.startup = time.time(), step, 0.0
         self.before, self.evaluating = state.get("seconds", 0.0), state.get("evaluating", 0.0)
         self._progress(step, "")
         from tensorboardX import SummaryWriter
@@ -544,4 +546,4 @@ class RunLog:
         self.note = note
         warnings = self.warnings + [tracker.problem for tracker in self.trackers if tracker.problem]
         seen = {"step": step, "first": self.first, "total": self.total, "note": note, "warnings": warnings}
-        self.run.write_json("progress.json", seen)
+        self.run.write_json("progress.json", seen | {"began": self.created})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import tempfile
@@ -17,26 +18,20 @@ from raydist.progress import say
 
 # No node is taken away with notice, and the end of a training is seen sooner.
 # Its workers stand back for nobody: Ray gives them niceness 15, and a thread that waits for its turn holds up all others.
+# Workers that stages have left end after five minutes: kept for the next stage, they would be with a long training all along.
 ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
     "RAY_worker_niceness": "0",
+    "RAY_num_workers_soft_limit": "0",
+    "RAY_idle_worker_killing_time_threshold_ms": "300000",
+    "RAY_health_check_failure_threshold": "1000",  # this process sees to it; a busy machine is no dead one
 }
-# Processes that wait while workers train. Ray wakes each of its Python processes a hundred times a second (0.65 % of a core);
-# where training uses all cores, they take it from there. benchmarks/ray_overhead.py has not shown how much of the cost that is.
-WAITING = {
-    "TrainController",
-    "SynchronizationActor",
-    "_StatsActor",
-    "_AutoscalingCoordinatorActor",
-    "DashboardAgent",
-    "RuntimeEnvAgent",
-    "log_monitor",
-    "monitor",
-    "dashboard",
-}
-LAST = 19  # niceness: they run at once when a core is free, else a few times a second
+# What trains, or will: the rest of Ray has nothing to do meanwhile, but each of its processes wakes up a hundred times a second
+# (0.6 % of a core). Where training uses all cores, a thread that is put off holds up the others at the end of every product.
+WORKS = {"RayTrainWorker", "IDLE", "default_worker"}
 NEEDED = {"gcs_server", "raylet"}  # without them Ray ends this process, too, within a minute and without a word
+LOGS = "log_monitor"  # sends what workers print to this process
 STARTS = 3
 
 
@@ -67,15 +62,24 @@ class LocalRay:
                     ) from None
                 say("Ray did not start within half a minute, as on a busy machine: once more")
         self.over = threading.Event()
-        needed = {process: title for process in _children() - others if (title := _title(process)) in NEEDED}
+        own = {process: _title(process) for process in _children() - others}
+        needed = {process: title for process, title in own.items() if title in NEEDED}
+        if not options.get("log_to_driver"):
+            _kill({process for process, title in own.items() if title == LOGS})
         threading.Thread(target=self._watch, args=(needed,), daemon=True).start()
 
-    def stand_back(self) -> None:
-        """Let what only waits give way to what trains."""
+    def stand_back(self, whether: bool = True) -> None:
+        """Let Ray's other processes run where training leaves a core idle, and take none from it (SCHED_IDLE, of Linux); or
+        again as all processes do. Where a system does not let them come back, those needed after training stay as they are.
+        """
+        if not hasattr(os, "SCHED_IDLE"):
+            return
+        works = WORKS if _comes_back() else WORKS | NEEDED
         for process in _children():
-            with contextlib.suppress(psutil.Error):
-                if _title(process) in WAITING and process.nice() < LAST:
-                    process.nice(LAST)
+            with contextlib.suppress(psutil.Error, OSError):
+                last = whether and _title(process) not in works
+                for thread in process.threads():
+                    os.sched_setscheduler(thread.id, os.SCHED_IDLE if last else os.SCHED_OTHER, os.sched_param(0))
 
     def end(self) -> None:
         import ray
@@ -92,6 +96,23 @@ class LocalRay:
                 print(f"\nfailed: {told}; the same command goes on where this one stopped", file=sys.stderr, flush=True)
                 _kill(_children())
                 os._exit(1)
+
+
+@functools.cache
+def _comes_back() -> bool:
+    """Whether this system lets who was last be like all others again."""
+    came = []
+
+    def try_it() -> None:
+        with contextlib.suppress(OSError):
+            for policy in (os.SCHED_IDLE, os.SCHED_OTHER):
+                os.sched_setscheduler(0, policy, os.sched_param(0))  # this thread alone
+                came.append(policy)
+
+    thread = threading.Thread(target=try_it)
+    thread.start()
+    thread.join()
+    return len(came) == 2
 
 
 def _children() -> set[psutil.Process]:

@@ -23,6 +23,8 @@ class NodeAddresses(TorchConfig):
     def backend_cls(self) -> Any:
         class Backend(super().backend_cls):  # type: ignore[misc]
             def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+                if len(worker_group) == 1 and backend_config.backend == "gloo":
+                    return  # nobody to talk to: no threads that listen
                 worker_group.execute(listen_on_own_address)
                 super().on_start(worker_group, backend_config)
 

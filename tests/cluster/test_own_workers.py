@@ -1,10 +1,16 @@
-"""Which workers the tests kill."""
+"""Which workers the tests kill, and which of Ray's processes give way to others."""
 
+import contextlib
+import os
 import subprocess
 import time
 
 import psutil
+import pytest
+import ray
 from own_workers import own_workers
+
+from raydist.cluster.local import _comes_back, _title
 
 
 def test_only_what_this_process_started_is_found_by_its_title():
@@ -24,8 +30,24 @@ def test_only_what_this_process_started_is_found_by_its_title():
 
 
 def test_workers_of_a_local_cluster_stand_back_for_no_other_process(cluster):
-    import os
-
-    import ray
-
     assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux alone has SCHED_IDLE")
+def test_while_workers_train_the_rest_of_ray_takes_no_core_from_them_and_afterwards_all_are_alike(cluster):
+    def policies() -> dict[str, int]:
+        found = {}
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error, OSError):
+                found[_title(process)] = os.sched_getscheduler(process.pid)
+        return found
+
+    before = ray.get(ray.remote(lambda: os.sched_getscheduler(0)).remote())
+    cluster.here.stand_back()
+    during = policies()
+    assert during["IDLE"] == before == os.SCHED_OTHER, "a worker that waits for work is no part of the rest"
+    assert during["DashboardAgent"] == os.SCHED_IDLE
+    assert (during["raylet"] == os.SCHED_IDLE) == _comes_back(), "what cannot come back and is needed later stays"
+    cluster.here.stand_back(False)
+    assert not _comes_back() or os.SCHED_IDLE not in policies().values()
+    assert "log_monitor" not in during, "nobody reads what it would send"

@@ -1,6 +1,8 @@
 """Training on Ray: the same updates whatever the workers, whatever dies."""
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -84,14 +86,6 @@ def test_one_and_two_workers_have_the_same_loss_at_every_step(make_run):
     assert found[2] == pytest.approx(found[1], abs=1e-5)
 
 
-def test_what_only_waits_gives_way_to_what_works(undisturbed):
-    (keeper,) = own_workers("_StatsActor")
-    working = own_workers("IDLE")
-    assert keeper.nice() == 19
-    assert working
-    assert {process.nice() for process in working} == {psutil.Process().nice()}, "the next stage is theirs"
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_worker_costs_nothing_but_time(make_run, undisturbed, workers):
     run = make_run(*STEPS, f"name=killed_worker_{workers}", f"cluster.workers={workers}")
@@ -111,6 +105,38 @@ def test_a_killed_worker_costs_nothing_but_time(make_run, undisturbed, workers):
     assert killed.is_set(), "training ended before a worker could be killed"
     assert_same(weights(run), weights(undisturbed[workers]))
     assert losses(run) == losses(undisturbed[workers])
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux alone has SCHED_IDLE")
+def test_what_only_waits_gives_way_to_what_trains_also_to_a_worker_that_came_later(make_run):
+    run = make_run(*STEPS, "name=gives_way", "train.max_steps=200", "train.epochs=100")
+    seen = []
+
+    def policy(name: str) -> int | None:
+        with contextlib.suppress(psutil.Error, OSError, IndexError):
+            return os.sched_getscheduler(own_workers(name)[0].pid)
+        return None
+
+    def wait_until(reached) -> None:
+        while _step(run) < 200 and not reached():
+            time.sleep(0.02)
+
+    def look() -> None:
+        wait_until(lambda: _step(run) >= 7 and policy("_StatsActor") == os.SCHED_IDLE)
+        (worker,) = own_workers("RayTrainWorker")
+        seen.append((policy("RayTrainWorker"), policy("_StatsActor"), worker.pid))
+        worker.kill()
+        wait_until(lambda: any(other != worker for other in own_workers("RayTrainWorker")))
+        wait_until(lambda: policy("RayTrainWorker") == os.SCHED_OTHER and _step(run) >= 20)
+        seen.append((policy("RayTrainWorker"), policy("_StatsActor"), own_workers("RayTrainWorker")[0].pid))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    pipeline.train(run)
+    thread.join()
+    before, after = seen
+    assert before[:2] == after[:2] == (os.SCHED_OTHER, os.SCHED_IDLE)
+    assert before[2] != after[2]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
