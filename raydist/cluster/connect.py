@@ -59,8 +59,9 @@ class Cluster:
                     f"no Ray cluster answers at {address} ({why}); check cluster.address, or leave it out to run here"
                 ) from None
         else:
-            given = WORKER_ENVIRONMENT | local.ENVIRONMENT | {"RAY_DEDUP_LOGS": "1"}
-            self.before = export({key: os.environ.get(key, value) for key, value in given.items()})  # inherited by the workers
+            wanted = local.ENVIRONMENT | {"RAY_DEDUP_LOGS": "1"}
+            kept = {key: os.environ.get(key, value) for key, value in wanted.items()}  # what the user has set stays
+            self.before = export(WORKER_ENVIRONMENT | kept)  # inherited by the workers
             say("starting Ray on this machine")
             own = {"num_cpus": self.local_cpus, "include_dashboard": False}
             self.here = local.LocalRay(hush=not self.verbose, **own, **quiet)

@@ -21,11 +21,13 @@ def test_the_environment_of_a_local_cluster_ends_with_it(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.delenv("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", raising=False)
     monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "3")
+    monkeypatch.setenv("RAY_CHDIR_TO_TRIAL_DIR", "1")
     with Cluster(ClusterConfig()) as cluster:
         cluster.start()
-    assert (seen["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"], seen["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"]) == ("0", "0.5")
+    assert (seen["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"], seen["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"]) == ("0", "3")
+    assert seen["RAY_CHDIR_TO_TRIAL_DIR"] == "0", "a relative path must mean the same in a worker, whatever the user has set"
     assert "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER" not in os.environ
-    assert os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] == "3"
+    assert os.environ["RAY_CHDIR_TO_TRIAL_DIR"] == "1"
 
 
 def test_training_starts_no_process_that_it_has_no_use_for():
