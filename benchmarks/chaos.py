@@ -121,9 +121,7 @@ def disk_full_reading(lab: Lab) -> Row:
     assert lab.calm
     world = [file for file in lab.calm.glob("stages/sample-*/**/*") if file.is_file()]
     lab.mount(sum(-(-file.stat().st_size // 4096) * 4096 for file in world) + 256 * 1024)
-    run = lab.start()
-    lab.follow(run)
-    return lab.make_good(run, mend=lambda: lab.resize(400 * MIB))
+    return _fill(lab, lab.start())
 
 
 def disk_full_training(lab: Lab) -> Row:
@@ -131,8 +129,14 @@ def disk_full_training(lab: Lab) -> Row:
     lab.mount(400 * MIB)
     run = start_training(lab)
     lab.shrink(MIB)
+    return _fill(lab, run)
+
+
+def _fill(lab: Lab, run: Family) -> Row:
+    """The disk is small from now on; what the command does until it ends is no recovery."""
+    since = time.monotonic()
     lab.follow(run)
-    return lab.make_good(run, mend=lambda: lab.resize(400 * MIB))
+    return lab.make_good(run, moment=replace(lab.moment(), at=since), mend=lambda: lab.resize(400 * MIB))
 
 
 HOG = """
@@ -145,7 +149,7 @@ time.sleep(float(sys.argv[2]))
 
 
 def object_store_full(lab: Lab) -> Row:
-    """A store of 80 MB that another driver fills with 150, so that Ray spills to disk throughout."""
+    """A store of 80 MB that another driver has filled with 150: from the first object on, Ray must spill to make room."""
     spilled = lab.temp / "spilled"
     spilled.mkdir()
     lab.ray_head(4, "--object-store-memory=80000000", f"--object-spilling-directory={spilled}")

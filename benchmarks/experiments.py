@@ -60,7 +60,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--storage", type=Path, default=Path("runs"))
     parser.add_argument("--fresh", action="store_true")
-    args, overrides = parser.parse_known_args()
+    overrides = [word for word in sys.argv[1:] if "=" in word and not word.startswith("-")]  # anywhere, also after --seeds
+    args = parser.parse_args([word for word in sys.argv[1:] if word not in overrides])
     groups = comparisons(CONFIGS / args.group, args.only)
     commands: dict[str, list[str]] = {}
     stale: dict[str, list[str]] = {}

@@ -446,7 +446,7 @@ class Lab:
             "lost": lost,
             "recovery_s": None if self.recovered is None else round(self.recovered, 1),
             "equal": done and not files,
-            "ok": done and not files and not is_committed,
+            "ok": done and not files and not is_committed and not any("HUNG" in text for text in told),
             "differing": files,
             "notes": self.notes,
         }

@@ -358,7 +358,8 @@ def test_a_hung_command_is_ended_and_told(fake_pipeline, tmp_path):
 
     row = try_fault(tmp_path, "hung", "numbers", fault, patience=3)
     assert row["sees"] == "HUNG: nothing written for 3 s, ended by hand → exit 0: report in nowhere"
-    assert row["ok"]
+    assert row["equal"]
+    assert not row["ok"], "a user would wait for ever"
 
 
 def test_a_full_disk_is_mounted_made_larger_and_gone_afterwards(tmp_path):

@@ -5,6 +5,7 @@ import sys
 
 import experiments
 import pytest
+from conftest import CHECKOUT
 from experiments import CONFIGS, changed_settings, comparisons, is_done, run_name
 
 from raydist.config import load_config, to_yaml
@@ -62,6 +63,26 @@ def test_a_run_of_other_settings_is_not_taken_for_this_one(tmp_path):
     assert changed_settings(tmp_path / "run", now) == ["objectives.pfa.critic_sees: not there then, scaled now"]
     assert not is_done(tmp_path / "none")
     assert changed_settings(tmp_path / "none", now) == []
+
+
+def test_the_lines_of_the_makefile_are_understood(tmp_path, monkeypatch):
+    """With the overrides after a list of seeds, too: nothing is run, but every command is made."""
+    lines = [
+        line.split("experiments.py ")[1]
+        for line in (CHECKOUT / "Makefile").read_text().splitlines()
+        if "experiments.py" in line
+    ]
+    assert len(lines) >= 4
+    for line in lines:
+        called = []
+        monkeypatch.setattr(experiments.subprocess, "run", lambda command, called=called, **_: called.append(command))
+        words = line.replace("$(DATA)", "somewhere").split()
+        monkeypatch.setattr(sys, "argv", ["experiments.py", *words, "--storage", str(tmp_path)])
+        experiments.main()
+        runs = [command for command in called if "run" in command]
+        assert runs, line
+        if "data.root=" in line:
+            assert all(any(word.startswith("data.root=") for word in command) for command in runs)
 
 
 def test_other_settings_stop_the_command_before_anything_begins(tmp_path, monkeypatch):

@@ -51,8 +51,16 @@ class Cluster:
         if address:
             _check_reachable(address)
             try:
-                ray.init(address=address, runtime_env={"env_vars": WORKER_ENVIRONMENT}, **quiet)
+                with local.hushed(but="Unauthenticated"):
+                    ray.init(address=address, runtime_env={"env_vars": WORKER_ENVIRONMENT}, **quiet)
                 self.joined = True
+            except (PermissionError, ray.exceptions.AuthenticationError):
+                mode = os.environ.get("RAY_AUTH_MODE", "not set")
+                raise InputError(
+                    f"the cluster at {address} wants a token, and accepts none from here (RAY_AUTH_MODE is {mode}): set "
+                    f"RAY_AUTH_MODE=token, and the cluster's own token in RAY_AUTH_TOKEN or ~/.ray/auth_token "
+                    f"(on the head node, `ray get-auth-token` shows it)"
+                ) from None
             except (ConnectionError, RuntimeError, ValueError) as error:
                 why = str(error).strip().splitlines()[0]
                 raise InputError(

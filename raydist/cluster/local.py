@@ -48,7 +48,7 @@ class LocalRay:
         for number in range(STARTS):
             others = _children()
             try:
-                with _hushed() if hush else contextlib.nullcontext():
+                with hushed() if hush else contextlib.nullcontext():
                     ray.init(address="local", **options)
                 break
             except Exception as error:
@@ -145,8 +145,10 @@ def _title(process: psutil.Process) -> str:
 
 
 @contextlib.contextmanager
-def _hushed() -> Iterator[None]:
-    """Standard error of native code, too, held back; shown if what is inside fails."""
+def hushed(*, but: str = "") -> Iterator[None]:
+    """Standard error of native code, too, held back; shown if what is inside fails. Where `but` is part of it, that is told
+    alone, as a PermissionError.
+    """
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -155,7 +157,10 @@ def _hushed() -> Iterator[None]:
             yield
         except BaseException:
             held.seek(0)
-            os.write(kept, held.read())
+            text = held.read()
+            if but and but.encode() in text:
+                raise PermissionError(but) from None
+            os.write(kept, text)
             raise
         finally:
             os.dup2(kept, 2)

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from raydist.cluster.pipeline import Made, Run, locate, report, run_stages, tokenizer_digest, train_on
 from raydist.cluster.stages import Work
+from raydist.cluster.watch import show
 from raydist.config import CORPUS_COLUMNS, Config, CorpusSource, MiningConfig, RetrieverConfig, flatten, override
 from raydist.corpus.readers import language_of
 from raydist.errors import InputError
@@ -166,6 +167,7 @@ def _tell_rejected(run: Run, what: str, file: str, rejected: pa.Table, kept: int
     """Put the rejected rows into the run and say how many they are, and stop where it is too many."""
     run.folder.write_bytes(file, encode_table(rejected, "parquet", {}))
     run.rejected[what] = len(rejected)
+    show("raydist_rejected_rows", len(rejected), run=run.config.name, set=what)
     reasons = sorted(Counter(rejected["reason"].to_pylist()).items())
     listed, where = ", ".join(f"{number:,} {reason}" for reason, number in reasons), run.folder.path(file)
     say(f"{what}: rejected {len(rejected):,} rows ({listed}); see {where}")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.5"
@@ -85,6 +85,17 @@ def wait_for(what, seconds: float = 120) -> None:
         if time.monotonic() > ends:
             raise TimeoutError("it did not happen")
         time.sleep(0.1)
+
+
+def makes_parts(node) -> bool:
+    """Whether a worker of this node's raylet is at a part of a stage."""
+    import psutil
+
+    (raylet,) = (info.process.pid for info in node.all_processes["raylet"])
+    workers = psutil.Process(raylet).children(recursive=True)
+    with suppress(psutil.Error):
+        return any("write_parts" in " ".join(worker.cmdline()) for worker in workers)
+    return False
 
 
 def step_of(run) -> int:
@@ -175,13 +186,24 @@ def notice(folder: Path) -> dict:
 
 
 def scoring(folder: Path) -> dict:
-    """Mining and scoring spread over two nodes, one of which dies; the same files as on one node."""
+    """Mining and scoring spread over two nodes; then again, and one of them dies."""
     from raydist.cluster import retrieval
 
     settings = ("mining.part_questions=5", "cluster.actors=2", "cluster.threads_per_worker=1")
     with nodes(2) as (cluster, added, ours):
         calm = make_run(ours, folder / "calm", "mined", *settings, config="debug_retrieval")
+        at_work: set[int] = set()
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.wait(0.05):
+                at_work.update(number for number, node in enumerate(added) if makes_parts(node))
+
+        looking = threading.Thread(target=look, daemon=True)
+        looking.start()
         retrieval.mine_only(calm)
+        over.set()
+        looking.join()
         disturbed = make_run(ours, folder / "disturbed", "mined", *settings, config="debug_retrieval")
         scored: dict[str, list] = {}
 
@@ -197,7 +219,8 @@ def scoring(folder: Path) -> dict:
         thread.start()
         retrieval.mine_only(disturbed)
         thread.join(30)
-        return {"killed": not thread.is_alive(), "parts": len(scored.get("then", [])), "of": len(parts_of("calm"))}
+        then = len(scored.get("then", []))
+        return {"at_work": sorted(at_work), "killed": not thread.is_alive(), "parts": then, "of": len(parts_of("calm"))}
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ def cluster_of_hosts(hosts, tmp_path):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     scratch = Path(tempfile.mkdtemp(prefix="rd", dir="/tmp"))  # sockets live in it: short paths
     environment = kept | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "t" * 32, "OMP_NUM_THREADS": "1"}
+    environment |= {"RAYDIST_CACHE": str(here / "cache")}  # a folder of each host's own, as ~/.cache is
     start = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1", "--object-store-memory=100000000"]
     first = [
         *start,

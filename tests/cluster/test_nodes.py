@@ -51,6 +51,7 @@ def test_a_checkpoint_is_taken_before_a_node_goes(on_nodes):
 @pytest.mark.slow
 def test_a_node_lost_while_scoring_changes_no_byte(on_nodes, tmp_path):
     found = on_nodes("scoring")
+    assert found["at_work"] == [0, 1], "parts are made on both nodes"
     assert found["killed"]
     assert 0 < found["parts"] < found["of"], "the node went while parts were missing"
     calm, disturbed = (

@@ -14,6 +14,7 @@ import pytest
 from raydist import progress
 from raydist.cluster import pipeline
 from raydist.cluster.fit import RunLog
+from raydist.cluster.retrieval import _tell_rejected
 from raydist.cluster.stages import Work, run_parts
 from raydist.config import load_config
 from raydist.errors import InputError
@@ -257,7 +258,7 @@ def test_unused_stages_are_found_and_used_ones_kept(make_run, storage):
     assert windows in pipeline.unused_stages(store)
 
 
-def test_progress_of_stages_and_of_training_is_among_rays_metrics(cluster, squares, tmp_path):
+def test_progress_of_stages_and_of_training_and_rejected_rows_are_among_rays_metrics(cluster, squares, make_run, tmp_path):
     import ray
 
     work, made = squares("watched")
@@ -265,10 +266,13 @@ def test_progress_of_stages_and_of_training_is_among_rays_metrics(cluster, squar
     log = RunLog(Storage(str(tmp_path / "watched")), {"step": 0}, total=2, per_epoch=1, batch_size=8)
     log.seen_step(StepReport(2.5, {"span": 2.5}, {"span": 8.0}, 1.0), {"span": 1.0})
     log.step(1, 1e-3)
+    rejected = pa.table({"reason": ["empty text", "empty text", "invalid UTF-8"]})
+    _tell_rejected(make_run("name=watched"), "corpus train", "rejected/corpus_train.parquet", rejected, kept=1000)
     wanted = [
         ("ray_raydist_stage_parts", {"run": "watched", "stage": "squares", "state": "done"}, "6.0"),
         ("ray_raydist_stage_parts", {"run": "watched", "stage": "squares", "state": "total"}, "6.0"),
         ("ray_raydist_train", {"run": "watched", "value": "loss.span"}, "2.5"),
+        ("ray_raydist_rejected_rows", {"run": "watched", "set": "corpus train"}, "3.0"),
     ]
 
     def missing() -> list:

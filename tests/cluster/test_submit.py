@@ -374,7 +374,7 @@ dashboard, agent, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 own = {"include_dashboard": True, "dashboard_port": dashboard, "dashboard_agent_listen_port": agent, "temp_dir": folder}
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "object_store_memory": 150_000_000, **own})
 write_ray_address(cluster.address, folder)  # as `ray start` does
-print("ready", flush=True)
+print("ready", cluster.address, flush=True)
 sys.stdin.read()
 cluster.shutdown()
 """
@@ -389,8 +389,8 @@ def free_ports(number: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def head():
-    """The URL of a small Ray head in processes of its own, with token authentication."""
+def addresses():
+    """A small Ray head in processes of its own, with token authentication: the URL of its dashboard, and where drivers join."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # jobs run `python`
     environment = kept | {"PATH": path, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
@@ -400,18 +400,24 @@ def head():
         command = [sys.executable, "-c", HEAD, *map(str, ports), folder]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, **pipes)
-        if process.stdout.readline() == "ready\n":
+        said = process.stdout.readline().split()
+        if said:
             break
         process.wait()
     else:
         pytest.fail("a Ray head did not start three times")
-    yield f"http://127.0.0.1:{ports[0]}"
+    yield f"http://127.0.0.1:{ports[0]}", said[1]
     process.stdin.close()
     try:
         process.wait(60)
     except subprocess.TimeoutExpired:
         process.kill()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def head(addresses) -> str:
+    return addresses[0]
 
 
 def number_of_jobs(url: str) -> int:
@@ -503,6 +509,18 @@ def test_a_job_is_left_by_ctrl_c_found_again_and_followed_to_its_end(head, worki
 
 
 @pytest.mark.ray
+@pytest.mark.parametrize("token", [{}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "wrong" * 8}, {"RAY_AUTH_MODE": "token"}])
+def test_who_joins_without_the_right_token_is_told(addresses, working_dir, token):
+    command = [sys.executable, "-m", "raydist.cli", "train", "debug_reader", f"cluster.address={addresses[1]}"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(command, env=kept | token, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert f"the cluster at {addresses[1]} wants a token, and accepts none from here" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, "one message, none of Ray's own"
+
+
+@pytest.mark.ray
 def test_the_exit_status_of_a_job_is_ours(head, working_dir, with_token, capsys):
     assert job("submit", ["predict", "bridges.yaml", "--address", head]) == 2
     said = capsys.readouterr().out
@@ -520,15 +538,17 @@ def test_a_job_is_stopped(head, working_dir, with_token, capsys):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_submitted_run_gives_the_metrics_of_a_local_one(head, working_dir, with_token):
-    small = ("data.train.questions=40", "data.dev.questions=10", "data.test={}", "train.batch_size=8")
+def test_a_submitted_run_and_a_sweep_of_one_trial_give_the_metrics_of_a_local_run(head, working_dir, with_token):
+    small = ("data.train.questions=40", "data.dev.questions=10", "data.test={}", "train.batch_size=8", "optim.lr=1e-3")
     assert job("submit", ["run", "debug_reader", *small, "storage=there", "--address", head]) == 0
-    command = [sys.executable, "-m", "raydist.cli", "run", "debug_reader", *small, "storage=here"]
-    subprocess.run(command, check=True, timeout=1200)
+    sweep = ("sweep.space={optim.lr: [1e-3]}", "sweep.metric=dev.f1")
+    for command in (["run", "debug_reader", *small], ["sweep", "debug_reader", *small, *sweep, "name=swept"]):
+        subprocess.run([sys.executable, "-m", "raydist.cli", *command, "storage=here"], check=True, timeout=1200)
     outcomes = []
-    for folder in (Path("here/debug_reader"), Path("there/debug_reader")):
+    (trial,) = Path("here/swept/trials").iterdir()
+    for folder in (Path("here/debug_reader"), Path("there/debug_reader"), trial):
         metrics = json.loads((folder / "metrics.json").read_text())
         kept = {key: value for key, value in metrics.items() if not key.endswith(("_s", "seconds"))}  # all but times
         outcomes.append((kept, (folder / "model/model.safetensors").read_bytes()))
     assert "dev.f1" in outcomes[0][0]
-    assert outcomes[0] == outcomes[1]
+    assert outcomes[0] == outcomes[1] == outcomes[2]

@@ -223,6 +223,29 @@ def test_pbt_is_refused_with_the_reason(sweep_of):
 
 
 @pytest.mark.parametrize(
+    ("preset", "key", "values"),
+    [
+        ("infomax", "objectives.infomax.weight", [0.05, 0.1, 0.3, 0.5]),
+        ("infomax", "objectives.infomax.context", [3, 5, 10]),
+        ("infomax_batch", "train.batch_size", [5, 12, 32]),
+        ("pfa_bottleneck", "objectives.pfa.bottleneck", [1, 2, 10, 50, 300, 500, 768, 1000]),
+        ("pfa_alpha", "objectives.pfa.alpha", [0.1, 0.3, 0.5, 0.7, 0.9]),
+        ("pfa_delta", "objectives.pfa.delta", [0.1, 0.3, 0.5, 0.7, 0.9]),
+        ("xmrc", "objectives.answer_contrast.alpha", [0.1, 0.3, 0.5, 0.7, 0.9]),
+        ("xmrc", "objectives.answer_contrast.theta", [1, 10, 20]),
+        ("xmrc_tau", "objectives.answer_contrast.tau", [0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 10, 12, 20]),
+        ("xmrc_sets", "objectives.hard_learning.size", [1, 5, 10, 20, 50]),
+        ("mining", "mining.threshold", [0.5, 0.7, 0.9]),
+        ("mining", "mining.power", [0, 1, 2, 4]),
+        ("retriever_scale", "retriever.scale", [20, 50, 100]),
+    ],
+)
+def test_a_preset_tries_the_published_values(preset, key, values):
+    trials = plan_sweep(load_config(f"sweeps/{preset}").config).trials
+    assert sorted({trial.choice[key] for trial in trials}) == values
+
+
+@pytest.mark.parametrize(
     "name",
     sorted(path.stem for path in (shipped_configs() / "sweeps").glob("*.yaml")),
 )
