@@ -43,12 +43,14 @@ def writing_to(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        why = "no space is left on the device" if full else str(error)
-        way = "Free some space" if full else "Mend that"
-        raise StorageError(
-            f"cannot write {path}: {why}. {way} and run the same command again: what is done stays done."
-        ) from None
+        raise unwritable(path, error) from None
+
+
+def unwritable(path: str | Path, error: OSError) -> StorageError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    why = "no space is left on the device" if full else str(error)
+    way = "Free some space" if full else "Mend that"
+    return StorageError(f"cannot write {path}: {why}. {way} and run the same command again: what is done stays done.")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ so a resumed run makes the same updates as an undisturbed one.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -26,7 +27,7 @@ from raydist.config import Config
 from raydist.errors import InputError
 from raydist.objectives.base import world_size
 from raydist.progress import Progress, say
-from raydist.storage import Storage, StorageError, has_model
+from raydist.storage import Storage, StorageError, has_model, unwritable, writing_to
 from raydist.training.cores import use_cores
 from raydist.training.kinds import Kind, name_questions, open_kind
 from raydist.training.loop import NonFiniteLoss, StepReport, num_steps, seed_step, train_step, training_steps
@@ -84,13 +85,21 @@ def fit(
             trainer.fit()
         except Exception as error:
             _raise_failure(run)
-            for failure in getattr(error, "worker_failures", {}).values():
-                text = str(failure)
-                if "cannot write " in text:  # StorageError, as it looks after its journey
-                    raise StorageError("cannot write " + text.split("cannot write ")[-1].strip()) from None
+            if problem := storage_problem(error, run):
+                raise problem from None
             raise
     _raise_failure(run)
     return run.read_json("fitted.json")
+
+
+def storage_problem(error: Exception, run: Storage) -> StorageError | None:
+    """A StorageError of a worker, as it looks after its journey; a disk that was full for Ray itself, in its words."""
+    for text in map(str, (*getattr(error, "worker_failures", {}).values(), error)):
+        if "cannot write " in text:
+            return StorageError("cannot write " + text.split("cannot write ")[-1].strip())
+        if os.strerror(errno.ENOSPC) in text:
+            return unwritable(run.path(), OSError(errno.ENOSPC, text))
+    return None
 
 
 def _raise_failure(run: Storage) -> None:
@@ -331,7 +340,8 @@ def save(task, optimizer, schedule, state: dict, log: RunLog | None, rank: int) 
         Path(folder, "state.json").write_text(json.dumps(state | {"schedule": schedule.state_dict()["last_epoch"]}))
         log.flush()
         metrics = log.latest | {"step": state["step"], "total": log.total}
-        ray.train.report(metrics, checkpoint=Checkpoint.from_directory(folder))
+        with writing_to(log.run.path("checkpoints")):
+            ray.train.report(metrics, checkpoint=Checkpoint.from_directory(folder))
     keep_best(log.run, state)
 
 
@@ -539,7 +549,8 @@ class RunLog:
         for tracker in self.trackers:
             tracker.log({name: value for name, value in line.items() if name != "step"}, line["step"])
         if self.run.is_local:
-            with open(self.run.path("metrics.jsonl"), "a", encoding="utf-8") as file:
+            path = self.run.path("metrics.jsonl")
+            with writing_to(path), open(path, "a", encoding="utf-8") as file:
                 file.write(self.lines[-1] + "\n")
 
     def _progress(self, step: int, note: str) -> None:

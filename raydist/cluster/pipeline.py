@@ -9,7 +9,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -207,6 +207,10 @@ def make_examples(run: Run, names: Iterable[str]) -> dict[str, Made]:
     """Read and check data sets; stop if too much of one is bad."""
     from raydist.reader.parts import example_part_maker
 
+    def finish(work: Work, parts: list[dict]) -> list[dict]:
+        with said_if_long(f"{work.title}: looking for ids that stand there twice"):
+            return _drop_duplicates(work, parts)
+
     sources = {name: run.config.sets()[name] for name in names}
     works = {name: _examples_work(run, name, source) for name, source in sources.items()}
     manifests = run_stages(
@@ -216,7 +220,7 @@ def make_examples(run: Run, names: Iterable[str]) -> dict[str, Made]:
         {"row_group": run.config.data.part_rows},
         label="read",
         actors=run.config.cluster.actors,
-        finish=_drop_duplicates,
+        finish=finish,
     )
     made = {name: Made(works[name].stage, manifest) for name, manifest in zip(works, manifests)}
     for name, examples in made.items():
@@ -257,14 +261,15 @@ def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
         for path in expand_paths([str(fetch(place))]):
             inside = os.path.relpath(path, fetch(place | {"name": ""})) if place["folder"] else path
             places[path] = place | {"name": inside}
-    splits = plan_splits(
-        sorted(places),
-        format=source.format,
-        language=source.language,
-        columns=source.columns,
-        repair_offsets=data.repair_offsets,
-        labelled=name == "train",
-    )
+    with said_if_long(f"{title}: looking at the files"):
+        splits = plan_splits(
+            sorted(places),
+            format=source.format,
+            language=source.language,
+            columns=source.columns,
+            repair_offsets=data.repair_offsets,
+            labelled=name == "train",
+        )
     told = {split.path: {"language": split.language, "format": split.format} for split in splits}  # language: also by a folder
     with said_if_long(f"{title}: looking whether the files have changed"):
         files = [told[path] | {"name": Path(path).name, "digest": file_digest(path)} for path in sorted(places)]
@@ -726,11 +731,15 @@ def make_predictions(
 def _write_predictions(run: Run, name: str, table: pa.Table, about: dict[str, Any]) -> None:
     """predictions/NAME.parquet, and as JSON: the best text per question (SQuAD layout) and the n-best lists."""
     run.folder.write_bytes(f"predictions/{name}.parquet", encode_table(table, "parquet", about))
-    rows = table.select(["id", "nbest"]).to_pylist()
-    best = {row["id"]: row["nbest"][0]["text"] if row["nbest"] else "" for row in rows}
-    run.folder.write_bytes(f"predictions/{name}.json", (json.dumps(best, ensure_ascii=False, indent=1) + "\n").encode())
-    lists = {row["id"]: row["nbest"] for row in rows}
+    lists = dict(zip(table["id"].to_pylist(), table["nbest"].to_pylist()))
+    _write_answers(run, name, lists)
     run.folder.write_bytes(f"predictions/{name}.nbest.json", (json.dumps(lists, ensure_ascii=False) + "\n").encode())
+
+
+def _write_answers(run: Run, name: str, nbest: Mapping[str, Sequence[Mapping]], unanswered: Set[str] = frozenset()) -> None:
+    """predictions/NAME.json: the best text of every question, in the SQuAD layout."""
+    best = {id: spans[0]["text"] if spans and id not in unanswered else "" for id, spans in nbest.items()}
+    run.folder.write_bytes(f"predictions/{name}.json", (json.dumps(best, ensure_ascii=False, indent=1) + "\n").encode())
 
 
 def evaluate(run: Run) -> dict[str, dict[str, Any]]:
@@ -797,11 +806,8 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
                 f"{name}: its no-answer threshold was tuned on its own answers, which flatters the scores: there is no "
                 f"data.dev with questions that have no answer to tune it on"
             )
-        if "null_threshold" in scores:  # what is left unanswered is only known now
-            texts = dict(zip(table["id"].to_pylist(), table["prediction"].to_pylist()))
-            run.folder.write_bytes(
-                f"predictions/{name}.json", (json.dumps(texts, ensure_ascii=False, indent=1) + "\n").encode()
-            )
+        if differences and "null_threshold" in scores:  # what is left unanswered is only known now
+            _write_answers(run, name, nbest, {id for id, by in differences.items() if by > scores["null_threshold"]})
         if scores["missing"]:
             say(f"{name}: {scores['missing']:,} questions have no prediction and score 0")
         run.folder.write_bytes(f"evaluation/{name}.parquet", encode_table(table, "parquet", {}))

@@ -98,6 +98,22 @@ def test_the_threshold_of_dev_serves_the_test_sets_also_where_dev_is_not_asked_f
     assert "tuned on its own answers" not in said
 
 
+def test_a_question_that_is_only_asked_stays_among_the_answers(untrained, world, tmp_path):
+    dev = write_v2(world, slice(8, 16), tmp_path / "dev.json")
+    document = json.loads(dev.read_text())
+    asked = document["data"][0]["paragraphs"][0]["qas"][0]
+    del asked["is_impossible"]
+    asked["answers"] = []
+    dev.write_text(json.dumps(document))
+    run = untrained("asked", str(dev), "predict.split=dev", "data.max_rejected=1", "data.dev.format=squad")
+    pipeline.evaluate(run)
+    assert run.folder.read_json("metrics.json")["dev.unlabelled"] == 1
+    assert "dev.null_threshold" in run.folder.read_json("metrics.json")
+    answers = run.folder.read_json("predictions/dev.json")
+    assert answers.keys() == run.folder.read_json("predictions/dev.nbest.json").keys()
+    assert asked["id"] in answers
+
+
 @pytest.mark.parametrize("dev", ["null", "{{files: {world}/other_domain/dev.json, questions: 5}}"])
 def test_a_threshold_that_is_tuned_on_the_set_it_scores_is_told(untrained, world, capsys, dev):
     run = untrained("alone", dev.format(world=world), "predict.split=[hard, plain]")

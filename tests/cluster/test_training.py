@@ -29,6 +29,7 @@ from raydist.cluster.fit import (
     keep_best,
     restore,
     steps_until_asking,
+    storage_problem,
 )
 from raydist.config import load_config
 from raydist.errors import InputError
@@ -103,8 +104,33 @@ def test_a_killed_worker_costs_nothing_but_time(make_run, undisturbed, workers):
     thread.start()
     pipeline.train(run)
     assert killed.is_set(), "training ended before a worker could be killed"
+    assert run.folder.read_json("workers.json")[-1]["step"] >= 5, "it went on from a checkpoint"
     assert_same(weights(run), weights(undisturbed[workers]))
     assert losses(run) == losses(undisturbed[workers])
+
+
+@pytest.mark.parametrize(
+    ("failures", "said", "told"),
+    [
+        (
+            {0: "StorageError: cannot write a/b: no space is left. Free some"},
+            "training failed",
+            "cannot write a/b: no space is left",
+        ),
+        (
+            {0: "OSError: [Errno 28] Error writing bytes: No space left on device"},
+            "training failed",
+            "no space is left on the device",
+        ),
+        ({}, "ControllerError: [Errno 28] No space left on device", "no space is left on the device. Free some space and run"),
+        ({0: "ValueError: something else"}, "it failed", None),
+    ],
+)
+def test_a_full_disk_is_told_whoever_met_with_it(tmp_path, failures, said, told):
+    error = RuntimeError(said)
+    error.worker_failures = {rank: RuntimeError(text) for rank, text in failures.items()}
+    problem = storage_problem(error, Storage(str(tmp_path)))
+    assert (told in str(problem)) if told else problem is None
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux alone has SCHED_IDLE")

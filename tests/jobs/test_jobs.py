@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
@@ -22,6 +24,16 @@ def test_train_predict_evaluate_in_a_row(tmp_path):
     assert (tmp_path / "runs/debug_reader/report.html").is_file()
 
 
-def test_a_wrong_call_is_status_2(tmp_path):
-    assert job("train", tmp_path, "nonsense").returncode == 2
-    assert job("train", tmp_path).returncode == 2
+def test_an_index_is_made_and_searched_and_pairs_are_mined(tmp_path):
+    small = ("cross_encoder.train.max_steps=4", "cross_encoder.train.checkpoint_every=4")
+    for name, said in (("mine", "silver"), ("index", "raydist search")):
+        done = job(name, tmp_path, "debug_retrieval", *small)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert said in done.stdout
+    assert (tmp_path / "runs/debug_retrieval/mining/silver.parquet").is_file()
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in JOBS.glob("*.py")))
+def test_a_wrong_call_is_status_2(tmp_path, name):
+    assert job(name, tmp_path, "nonsense").returncode == 2
+    assert job(name, tmp_path).returncode == 2
