@@ -61,21 +61,17 @@ experiments-sample: $(VENV)/.runtime
 experiments-retrieval: $(VENV)/.runtime
 	$(BIN)/python benchmarks/experiments.py retrieval --only reqa reqa_new --seeds 0 1 2 data.root=$(DATA)
 	$(BIN)/python benchmarks/experiments.py retrieval --only squad_documents reqa_10k --seeds 0 data.root=$(DATA)
-	test -d runs/data/scifact || $(BIN)/python benchmarks/scifact.py $(DATA)/scifact/scifact.zip runs/data/scifact
+	test -f runs/data/scifact/queries.jsonl || $(BIN)/python benchmarks/scifact.py $(DATA)/scifact/scifact.zip runs/data/scifact
 	$(BIN)/python benchmarks/experiments.py retrieval --only scifact --seeds 0 data.root=runs/data
 
+BENCHMARKS := nbest training bm25 scoring encoding mining
+OWN_BENCHMARKS := ray_overhead scaling sweep objectives dense_search
+
 bench: $(VENV)/.bench
-	$(BIN)/python benchmarks/nbest.py --data-dir $(DATA)
-	$(BIN)/python benchmarks/training.py --data-dir $(DATA)
-	$(BIN)/python benchmarks/ray_overhead.py
-	$(BIN)/python benchmarks/scaling.py
-	$(BIN)/python benchmarks/sweep.py
-	$(BIN)/python benchmarks/objectives.py
-	$(BIN)/python benchmarks/bm25.py --data-dir $(DATA)
-	$(BIN)/python benchmarks/scoring.py --data-dir $(DATA)
-	$(BIN)/python benchmarks/encoding.py --data-dir $(DATA)
-	$(BIN)/python benchmarks/dense_search.py
-	$(BIN)/python benchmarks/mining.py --data-dir $(DATA)
+	@missed=; \
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --data-dir $(DATA) || missed="$$missed $$name"; done; \
+	for name in $(OWN_BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || missed="$$missed $$name"; done; \
+	test -z "$$missed" || { echo "failed, or missed a target:$$missed"; exit 1; }
 
 chaos: $(VENV)/.dev
 	$(BIN)/python benchmarks/chaos.py

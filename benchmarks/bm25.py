@@ -79,7 +79,8 @@ def compare(name: str, sentences: list[str], questions: list[str], folder: Path,
 
     def their_build() -> None:
         tokens = bm25s.tokenize(sentences, lower=True, stopwords=None, show_progress=False)
-        theirs_alone.append(seconds(lambda: bm25s.BM25(k1=0.9, b=0.4, backend="numba").index(tokens, show_progress=False)))
+        peer = bm25s.BM25(k1=0.9, b=0.4, backend="numba", csc_backend="scipy")  # which builds faster than its default
+        theirs_alone.append(seconds(lambda: peer.index(tokens, show_progress=False)))
 
     def our_build() -> None:
         build_index(folder, ids, sentences)
@@ -134,9 +135,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         ratios = [compare("small", sentences, questions[:2000], Path(folder) / "small", arguments.rounds)]
         many = like(rng, sentences, 100_000 if arguments.quick else 1_000_000)
-        rounds = max(1, arguments.rounds if arguments.quick else arguments.rounds // 2)
+        rounds = max(1, arguments.rounds if arguments.quick else (arguments.rounds + 1) // 2)
         ratios.append(compare("large", many, questions[:300], Path(folder) / "large", rounds))
     is_met = all(search >= SEARCH_TARGET and build >= BUILD_TARGET for search, build in ratios)
+    print("times are of one processor; there are no matrix products in it, so no share of their rate")
     print(f"targets (search {SEARCH_TARGET} x, build {BUILD_TARGET} x) {'met' if is_met else 'MISSED'}")
     return 0 if is_met else 1
 

@@ -24,7 +24,7 @@ from sentence_transformers import SentenceTransformer
 from raydist.models import model_folder
 from raydist.retriever.encode import ENCODE_ROWS, TextEncoder
 
-TARGET, BATCH_SIZES = 1.3, (4, 8, 16, 32)
+TARGET, BATCH_SIZES = 1.3, (4, 8, 16, 32, 64, 128)
 
 
 def main() -> int:

@@ -60,10 +60,12 @@ def watch(command: list[str], storage: Path) -> dict[str, dict[str, float]]:
         before = time.monotonic()
         while not done.wait(0.5):
             try:
-                now, seen = time.monotonic(), memory(root)
+                now, seen, stage = time.monotonic(), memory(root), stage_of(storage)
             except psutil.Error:
                 return
-            row = found.setdefault(stage_of(storage), {"seconds": 0.0} | dict.fromkeys(seen, 0.0))
+            except OSError:  # a folder went while it was looked at
+                continue
+            row = found.setdefault(stage, {"seconds": 0.0} | dict.fromkeys(seen, 0.0))
             row["seconds"] += now - before
             before = now
             for kind, value in seen.items():
@@ -116,6 +118,8 @@ def main() -> int:
         print(f"own and shared memory grew by {grown:.2f} GiB, {allowed:.2f} allowed: {'met' if met else 'MISSED'}")
         return 0 if met else 1
     storage = args.storage / f"million_{args.sentences}"
+    if storage.exists():
+        sys.exit(f"{storage} is there already, and what is done is not measured again: delete it first")
     settings = {
         "name": "mined",
         "storage": storage,

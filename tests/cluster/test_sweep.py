@@ -395,3 +395,28 @@ def test_trials_of_a_retriever_share_the_cross_encoder_and_its_scores(cluster, s
     run_sweep(config, cluster)
     assert "2 finished before" in capsys.readouterr().out
     assert finished(folder) == before
+
+
+@pytest.mark.slow
+def test_optuna_asks_for_trials_while_others_run(cluster, storage):
+    overrides = ("name=asked_live", "sweep.search=optuna", "sweep.trials=3", "sweep.seeds=[0]", "sweep.at_once=2")
+    found = run_sweep(sweep_config(storage, *overrides, "sweep.space.optim.lr={loguniform: [1e-4, 1e-2]}"), cluster)
+    assert [trial["status"] for row in found["settings"] for trial in row["trials"]] == ["done"] * 3
+    assert len({row["choice"]["optim.lr"] for row in found["settings"]}) == 3
+
+
+@pytest.mark.slow
+def test_trials_of_hard_learning_share_the_base_reader_and_its_lists(cluster, storage):
+    overrides = ("name=shared_lists", "sweep.seeds=[0]", "sweep.space={objectives.hard_learning.kappa: [0, 4]}")
+    found = run_sweep(sweep_config(storage, *overrides), cluster)
+    assert [trial["status"] for row in found["settings"] for trial in row["trials"]] == ["done"] * 2
+    folder = Path(storage, "shared_lists")
+    assert len(list(folder.glob("bases/*/training.json"))) == 1, "one base reader"
+    lists = []
+    for file in folder.glob("trials/*/stages.json"):
+        stages = {title: stage for title, stage in json.loads(file.read_text()).items() if "n-best" in title}
+        assert stages
+        assert all(stage["reused"] for stage in stages.values())
+        lists.append({stage["folder"] for stage in stages.values()})
+    assert len(lists) == 2
+    assert lists[0] == lists[1]
