@@ -345,7 +345,7 @@ class _Reader:
         self.counts = ReadCounts()
         self.index_of: dict[tuple[str, str], int] = {}  # (id, language): the translations of a question share its id
         self.bad_text = LONE_SURROGATE  # what it means that a text cannot be written as UTF-8
-        self.passage: tuple[Any, str] = (None, "")  # the last one and its id
+        self.passage: tuple[Any, str] = (object(), "")  # the last one and its id; none yet, and no row holds this one
         self.unit = "row"  # what is counted where it says line
 
     # layouts

@@ -547,6 +547,8 @@ def test_overlapping_occurrences_are_several():
         ({"question": " \n"}, {readers.EMPTY_QUESTION: 1}),
         ({"question": None}, {readers.EMPTY_QUESTION: 1}),
         ({"context": ""}, {readers.EMPTY_PASSAGE: 1}),
+        ({"context": None}, {readers.EMPTY_PASSAGE: 1}),
+        ({"context": None, "answer": None}, {readers.EMPTY_PASSAGE: 1}),
         ({"answer": " "}, {readers.EMPTY_ANSWER: 1, readers.NO_ANSWER_LEFT: 1}),
         ({"answer": "Rome"}, {readers.NOT_IN_PASSAGE: 1, readers.NO_ANSWER_LEFT: 1}),
         ({"answer": 1745}, {readers.WRONG_TYPE: 1, readers.NO_ANSWER_LEFT: 1}),
@@ -566,13 +568,19 @@ def test_overlapping_occurrences_are_several():
         ({"title": "\ud800", "language": "\ud800"}, {}),  # no reason to lose a question, but it must be writable
     ],
 )
-def test_a_wrong_row_is_refused_with_its_reason_and_its_line(tmp_path, changed, expected):
-    good = {**QA, "id": "good"}
-    path = write(tmp_path / "x", [good, {**QA, "id": "bad", **changed}, {**QA, "id": "also good"}])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_wrong_row_is_refused_with_its_reason_and_its_line_wherever_it_stands(tmp_path, changed, expected, place):
+    rows = [{**QA, "id": "good"}, {**QA, "id": "also good"}]
+    rows.insert(place, {**QA, "id": "bad", **changed})
+    path = write(tmp_path / "x", rows)
+    if place == 0 and isinstance(changed.get("context"), dict):  # a file that starts so is HotpotQA
+        assert recognise_format(path) == "hotpotqa"
+        return
     examples, rejected, counts = read(path)
     assert counts.reasons == expected
     assert len(examples) == (2 if expected else 3)
-    assert {r.line for r in rejected} <= {2}
+    later = place == 0 and changed == {"id": "good"}  # of two rows with one id the later is refused
+    assert {r.line for r in rejected} <= {2 if later else place + 1}
 
 
 @pytest.mark.parametrize(
