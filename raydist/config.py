@@ -704,7 +704,9 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
             continue
         if isinstance(value, dict) and not text.lstrip().startswith("{"):
             value = text  # `prefix=query: ` is a text; on a command line a mapping is written in braces
-        _set(values, key.split("."), value)
+        if blocked := _set(values, key.split("."), value):
+            problems.append(blocked)
+            continue
         origins = {k: v for k, v in origins.items() if k != key and not k.startswith(key + ".")}
         origins |= dict.fromkeys((".".join(leaf) for leaf, _ in _leaves(value, tuple(key.split(".")))), "command line")
     try:
@@ -722,12 +724,14 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
     """The same config with some dotted keys changed, checked again."""
     values = config.model_dump(mode="json", exclude_unset=True)
-    for key, value in changes.items():
-        _set(values, key.split("."), value)
+    problems = [blocked for key, value in changes.items() if (blocked := _set(values, key.split("."), value))]
     try:
-        return Config.model_validate(values)
+        changed = Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(problem) for problem in error.errors())) from None
+        problems += [_explain(problem) for problem in error.errors()]
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return changed
 
 
 def to_yaml(config: Config) -> str:
@@ -774,17 +778,19 @@ def _merge(base: Any, over: Any) -> Any:
     return over
 
 
-def _set(values: dict, path: list[str], value: Any) -> None:
-    """Where the path leads through a plain value, that is what is wrong, and the check will say so; files are in short."""
-    for key in path[:-1]:
+def _set(values: dict, path: list[str], value: Any) -> str | None:
+    """What is wrong where the path leads through a plain value; files of a data set may stand there, in short."""
+    for depth, key in enumerate(path[:-1], 1):
         if isinstance(values.get(key), str | list) and path[0] in ("data", "corpus"):
             values[key] = {"files": values[key]}
         elif values.get(key) is None:
             values[key] = {}
         elif not isinstance(values[key], dict):
-            return
+            parent = ".".join(path[:depth])
+            return f"{'.'.join(path)}: {parent} is {values[key]!r}, which has no keys; set {parent} itself"
         values = values[key]
     values[path[-1]] = value
+    return None
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -856,7 +862,7 @@ def _explain(problem: Any) -> str:
 
 def _nearest(path: list[str]) -> str | None:
     """The known dotted key closest to an unknown one: among its siblings, else anywhere."""
-    known = list(_known_keys(Config, ()))
+    known = list(_known_keys(Config, (), path))
     parent, name = ".".join(path[:-1]), path[-1]
     siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == parent}
     near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)  # by its own name: what stands before is the same
@@ -868,11 +874,16 @@ def _nearest(path: list[str]) -> str | None:
     return next(iter(difflib.get_close_matches(".".join(path), known, n=1, cutoff=0.75)), None)
 
 
-def _known_keys(section: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
+def _known_keys(section: type[BaseModel], path: tuple[str, ...], asked: Sequence[str]) -> Iterator[str]:
+    """Dotted keys of a section; of sections by name, such as test sets, those of the name that was asked for."""
     for name, info in section.model_fields.items():
-        yield ".".join((*path, name))
+        here = (*path, name)
+        yield ".".join(here)
         for inner in _sections(info.annotation):
-            yield from _known_keys(inner, (*path, name))
+            yield from _known_keys(inner, here, asked)
+        if get_origin(info.annotation) is dict and tuple(asked[: len(here)]) == here and len(asked) > len(here):
+            for inner in _sections(get_args(info.annotation)[1]):
+                yield from _known_keys(inner, (*here, asked[len(here)]), asked)
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:

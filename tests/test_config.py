@@ -132,6 +132,22 @@ def test_a_key_in_the_wrong_section_is_found_where_it_belongs(write):
             load_config(write("a.yaml", text))
 
 
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("data.test.adversarial.file", "data.test.adversarial.files"),
+        ("data.test.other.langauge", "data.test.other.language"),
+        ("corpus.test.mine.boundary", "corpus.test.mine.boundaries"),
+        ("data.test.other.lr", "optim.lr"),
+    ],
+)
+def test_the_nearest_key_of_a_test_set_is_one_of_its_own(write, key, near):
+    config = write("a.yaml", "data: {test: {other: b.json}}\ncorpus: {test: {mine: c}}\n")
+    with pytest.raises(ConfigError) as error:
+        load_config(config, [f"{key}=a"])
+    assert f"{key}: unknown key; did you mean {near}?" in str(error.value)
+
+
 def test_extends_with_nothing_behind_it_is_as_if_left_out(write):
     assert load_config(write("a.yaml", "extends:\noptim: {lr: 1}\n")).config == override(Config(), {"optim.lr": 1})
 
@@ -158,10 +174,31 @@ def test_an_override_may_change_one_key_of_a_source_given_as_plain_files(write):
     assert (source.files, source.language) == (["a.json", "b.json"], "de")
 
 
-def test_an_override_inside_a_plain_value_leaves_it_to_be_told(write):
-    for text, key, seen in (("model: bert\n", "model.dropout=0", "'bert'"), ("optim: 5\n", "optim.lr=1", "5")):
-        with pytest.raises(ConfigError, match=rf"1 problem\n  {key.split('.')[0]}: should be a valid dictionary.*, got {seen}"):
-            load_config(write("a.yaml", text), [key])
+def test_an_override_inside_a_plain_value_is_told_with_the_other_problems(write):
+    text = "name: mine\nmodel: {name: bert}\noptim: {lr: 1.0}\ntrain: {epochs: 0}\n"
+    for key, parent, seen in (
+        ("optim.lr.foo", "optim.lr", "1.0"),
+        ("name.foo", "name", "'mine'"),
+        ("model.name.revision", "model.name", "'bert'"),
+    ):
+        with pytest.raises(ConfigError, match=r"1 override: 2 problems\n") as error:
+            load_config(write("a.yaml", text), [f"{key}=3"])
+        assert f"{key}: {parent} is {seen}, which has no keys; set {parent} itself" in str(error.value)
+        assert "train.epochs: should be greater than 0" in str(error.value)
+    with pytest.raises(ConfigError, match=r"optim\.lr\.foo: optim\.lr is 1\.0"):
+        override(override(Config(), {"optim.lr": 1.0}), {"optim.lr.foo": 3})
+
+
+def test_a_section_that_is_a_plain_value_is_told(write):
+    for text, key, seen in (("model: bert\n", "model.dropout", "'bert'"), ("optim: 5\n", "optim.lr", "5")):
+        section = key.split(".")[0]
+        with pytest.raises(ConfigError, match="2 problems") as error:
+            load_config(write("a.yaml", text), [f"{key}=1"])
+        assert f"  {section}: should be a valid dictionary" in str(error.value)
+        assert f"{key}: {section} is {seen}, which has no keys" in str(error.value)
+
+
+def test_an_override_may_fill_a_section_that_is_null(write):
     assert load_config(
         write("a.yaml", "objectives: {infomax: null}\n"), ["objectives.infomax.beta=1"]
     ).config.objectives.infomax
