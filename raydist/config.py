@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import difflib
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
@@ -47,6 +47,9 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+EXAMPLE_COLUMNS = ("id", "question", "context", "answer", "answers", "answer_start", "title", "language", "is_impossible")
+
+
 class SourceConfig(Section):
     """A data set: files and globs (``sample:en/train.json`` is the embedded sample's), or a `datasets` name."""
 
@@ -56,7 +59,7 @@ class SourceConfig(Section):
     split: str = "train"
     format: Literal["auto", "squad", "mrqa", "hotpotqa", "qa", "qed", "parquet", "csv", "squad_v2"] = "auto"
     language: str | None = None
-    columns: dict[str, str] = {}
+    columns: dict[str, str] = {}  # our name, of EXAMPLE_COLUMNS: the file's
     rule: Literal["auto", "squad", "mrqa", "mlqa"] = "auto"  # of scores; auto: by what the data are (docs/methods.md 2.5)
     adversarial: bool = False  # rows X and X-...: scored as AddSent (docs/methods.md 3.7) beside the plain mean
     questions: int | None = Field(None, ge=1)  # a seeded choice of this many; of originals in an adversarial set
@@ -72,12 +75,17 @@ class SourceConfig(Section):
             yield "give either files or hub"
         if self.leave_out and not 0 <= self.leave_out[0] < self.leave_out[1] > 1:
             yield f"leave_out is [fold, folds] with fold from 0 to folds - 1, got {list(self.leave_out)}"
+        for name in self.columns:
+            if name not in EXAMPLE_COLUMNS:
+                near = difflib.get_close_matches(name, EXAMPLE_COLUMNS, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(EXAMPLE_COLUMNS)}"
+                yield f"columns: there is no {name!r} to map; {hint}"
 
 
 class SampleConfig(Section):
     """The embedded sample world, made on first use."""
 
-    size: int | Literal["small", "medium", "large"] = "small"
+    size: Annotated[int, Field(ge=100)] | Literal["small", "medium", "large"] = "small"  # or sentences of its corpus
     seed: int = 0
 
 
@@ -648,6 +656,8 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
     pairs = [(loader.construct_object(key, deep=True), key) for key, _ in node.value]
     seen: set = set()
     for key, at in pairs:
+        if not isinstance(key, Hashable):
+            raise yaml.constructor.ConstructorError(None, None, f"a key should be a plain value, got {key!r}", at.start_mark)
         if key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", at.start_mark)
         seen.add(key)
@@ -699,7 +709,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
             continue
         try:
             value = yaml.load(text, _Loader)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # a ValueError: a value such as 2026-02-31
             problems.append(f"{key}: not YAML: {text!r} ({_first_line(error)})")
             continue
         if isinstance(value, dict) and not text.lstrip().startswith("{"):
@@ -712,7 +722,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        problems += [_explain(problem) for problem in error.errors()] + _problems_beside(values, error)
+        problems += _explained(error) + _problems_beside(values, error)
     if problems:
         problems = sorted(set(problems))
         count = f"{len(problems)} problem" + "s" * (len(problems) > 1)
@@ -728,7 +738,7 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
     try:
         changed = Config.model_validate(values)
     except ValidationError as error:
-        problems += [_explain(problem) for problem in error.errors()]
+        problems += _explained(error)
     if problems:
         raise ConfigError("; ".join(problems))
     return changed
@@ -749,7 +759,7 @@ def _read(path: Path, chain: tuple[Path, ...]) -> tuple[dict, dict[str, str]]:
         raise ConfigError(f"{path} extends itself: " + " -> ".join(map(str, (*chain, path))))
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: not readable as YAML: {_first_line(error)}") from None
     if values is None:
         values = {}
@@ -845,6 +855,20 @@ def _known_part(values: Any, path: list[str]) -> Iterator[str]:
             return
         yield key
         values = values[key]
+
+
+def _explained(error: ValidationError) -> list[str]:
+    """A line for each problem. Where alternatives are allowed, each has its own: those of another shape than the value's are
+    left out, if one has its shape."""
+    found = [(tuple(_path(problem)), problem) for problem in error.errors()]
+
+    def is_of_shape(problem: Any) -> bool:
+        return not problem["type"].endswith(("_type", "literal_error"))
+
+    def is_told_better(path: tuple[str, ...]) -> bool:
+        return any(other[: len(path)] == path and (len(other) > len(path) or is_of_shape(problem)) for other, problem in found)
+
+    return [_explain(problem) for path, problem in found if is_of_shape(problem) or not is_told_better(path)]
 
 
 def _explain(problem: Any) -> str:

@@ -1,6 +1,16 @@
 import pytest
 
-from raydist.config import Config, ConfigError, find_config, flatten, load_config, override, shipped_configs, to_yaml
+from raydist.config import (
+    EXAMPLE_COLUMNS,
+    Config,
+    ConfigError,
+    find_config,
+    flatten,
+    load_config,
+    override,
+    shipped_configs,
+    to_yaml,
+)
 
 
 @pytest.fixture
@@ -109,6 +119,18 @@ def test_problems_between_keys_are_told_together(write, text, said):
         (TABLES % "{corpus: {text: b}, text: c}", "or such a map for each of corpus, questions, gold; got {'corpus'"),
         (TABLES % "{pairs: {text: b}}", "or such a map for each of corpus, questions, gold; got {'pairs'"),
         (TABLES % "{gold: {text: b}}", "there is no 'text' to map; there are question_id, sentence_id, relevance"),
+        ("? [a]\n: b\n", "not readable as YAML: line 1: a key should be a plain value, got ['a']"),
+        ("optim: {? {a: b} : 1}\n", "not readable as YAML: line 1: a key should be a plain value, got {'a': 'b'}"),
+        ("name: 2026-02-31\n", "not readable as YAML: day is out of range"),
+        (
+            "data: {train: {files: a, columns: {contxt: x}}}\n",
+            "data.train: columns: there is no 'contxt' to map; did you mean context?",
+        ),
+        (
+            "data: {train: {files: a, columns: {zzz: x}}}\n",
+            "columns: there is no 'zzz' to map; there are id, question, context",
+        ),
+        ("data: {sample: {size: -4}}\n", "data.sample.size: should be greater than or equal to 100, got -4"),
         ("objectives: {answer_contrast: {tau: 0}}\n", "objectives.answer_contrast.tau: should be greater than 0, got 0"),
     ],
 )
@@ -116,6 +138,37 @@ def test_a_wrong_config_is_refused_by_name(write, text, said):
     with pytest.raises(ConfigError, match=r"problem|extends|mapping|YAML") as error:
         load_config(write("self.yaml", text))
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("cluster.workers=0", "cluster.workers: should be greater than or equal to 1, got 0"),
+        ("cluster.workers=[0, 2]", "cluster.workers.0: should be greater than or equal to 1, got 0"),
+        ("cluster.workers=[1]", "cluster.workers.1: field required, got [1]"),
+        (
+            "cluster.workers=many",
+            "cluster.workers: should be a valid integer, unable to parse string as an integer, got 'many'",
+        ),
+        ("data.sample.size=99", "data.sample.size: should be greater than or equal to 100, got 99"),
+        ("index.stop_words=[the, 1]", "index.stop_words.1: should be a valid string, got 1"),
+        ("optim.eps={[a]: 1}", "optim.eps: not YAML: '{[a]: 1}' (line 1: a key should be a plain value, got ['a'])"),
+    ],
+)
+def test_of_alternatives_the_one_is_told_whose_shape_the_value_has(write, override, said):
+    with pytest.raises(ConfigError) as error:
+        load_config(write("a.yaml", ""), [override])
+    assert str(error.value).splitlines()[1:] == [f"  {said}"]
+
+
+def test_what_a_config_knows_of_readers_and_sample_is_theirs():
+    from raydist.corpus.readers import COLUMNS
+    from raydist.sample.write import MIN_CORPUS
+
+    assert EXAMPLE_COLUMNS == COLUMNS
+    assert override(Config(), {"data.sample.size": MIN_CORPUS}).data.sample.size == MIN_CORPUS
+    with pytest.raises(ConfigError, match=f"{MIN_CORPUS}, got {MIN_CORPUS - 1}"):
+        override(Config(), {"data.sample.size": MIN_CORPUS - 1})
 
 
 def test_a_text_with_a_colon_is_a_text_in_an_override_and_a_mapping_is_in_braces():
