@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -417,6 +418,36 @@ def test_csv_with_mapped_columns_quotes_and_line_numbers(tmp_path):
     assert [(r.line, r.reason) for r in rejected] == [
         (6, readers.WRONG_WIDTH), (7, readers.WRONG_TYPE), (7, readers.NO_ANSWER_LEFT)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", ["Where?,Lund,Lund,\n", "Where?\n", f"Where?\nWhere?,{PASSAGE},Lund\n"])
+def test_a_first_csv_row_of_another_width_is_refused_alone(tmp_path, rows):
+    examples, [rejected], _ = read(write(tmp_path / "x.csv", "question,context,answer\n" + rows))
+    assert len(examples) == rows.count("\n") - 1
+    assert (rejected.line, rejected.reason) == (2, readers.WRONG_WIDTH)
+    assert rejected.detail == f"{rows.splitlines()[0].count(',') + 1} cells, the header has 3"
+
+
+MRQA_ROW = {"context": PASSAGE, "qas": [{"qid": "m", "question": "Where?", "detected_answers": []}]}
+HOTPOT_ROW = {"_id": "h", "question": "Where?", "context": [["Ada", ["Ada was born in Lund."]]], "answer": "Lund"}
+QED_ROW = {"example_id": 1, "question_text": "Where?", "paragraph_text": PASSAGE, "original_nq_answers": []}
+
+
+@pytest.mark.parametrize(
+    "row", [QA, {**QA, "data": 1}, MRQA_ROW, HOTPOT_ROW, QED_ROW], ids=["qa", "data", "mrqa", "hotpotqa", "qed"]
+)
+def test_one_row_may_be_written_over_several_lines(tmp_path, row):
+    whole, spread = write(tmp_path / "a", row), write(tmp_path / "b", json.dumps(row, indent=2))
+    assert recognise_format(spread) == recognise_format(whole)
+    [example] = read(whole)[0]
+    [same] = read(spread)[0]
+    assert replace(same, file=example.file) == example
+
+
+def test_one_spread_row_may_be_asked_for_as_squad(tmp_path):
+    row = {**QA, "answer": None}
+    [example], _, _ = read(write(tmp_path / "x", json.dumps(row, indent=2)), format="squad_v2")
+    assert example.is_impossible
 
 
 def test_csv_bytes_that_are_not_utf8_cost_their_row_alone(tmp_path):
