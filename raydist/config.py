@@ -820,11 +820,13 @@ def _first_line(error: Exception) -> str:
 # --- explaining ------------------------------------------------------------------------------------------------------
 
 
-SHAPES = ("function-", "tuple[", "constrained-", "literal[", "list[")  # in the place of a problem: which alternative it is of
+# in the place of a problem: which alternative it is of
+SHAPES = ("function-", "tuple[", "constrained-", "literal[", "list[", "dict[")
 
 
 def _path(problem: Any) -> list[str]:
-    return [str(part) for part in problem["loc"] if not str(part).startswith(SHAPES)]
+    path = [str(part) for part in problem["loc"] if not str(part).startswith(SHAPES)]
+    return path[:-1] if problem["type"] == "string_type" and path[-1:] == ["str"] else path  # `str` is an alternative as well
 
 
 def _problems_beside(values: dict, error: ValidationError) -> list[str]:
