@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import difflib
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
@@ -47,6 +47,9 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+EXAMPLE_COLUMNS = ("id", "question", "context", "answer", "answers", "answer_start", "title", "language", "is_impossible")
+
+
 class SourceConfig(Section):
     """A data set: files and globs (``sample:en/train.json`` is the embedded sample's), or a `datasets` name."""
 
@@ -56,7 +59,7 @@ class SourceConfig(Section):
     split: str = "train"
     format: Literal["auto", "squad", "mrqa", "hotpotqa", "qa", "qed", "parquet", "csv", "squad_v2"] = "auto"
     language: str | None = None
-    columns: dict[str, str] = {}
+    columns: dict[str, str] = {}  # our name, of EXAMPLE_COLUMNS: the file's
     rule: Literal["auto", "squad", "mrqa", "mlqa"] = "auto"  # of scores; auto: by what the data are (docs/methods.md 2.5)
     adversarial: bool = False  # rows X and X-...: scored as AddSent (docs/methods.md 3.7) beside the plain mean
     questions: int | None = Field(None, ge=1)  # a seeded choice of this many; of originals in an adversarial set
@@ -72,12 +75,17 @@ class SourceConfig(Section):
             yield "give either files or hub"
         if self.leave_out and not 0 <= self.leave_out[0] < self.leave_out[1] > 1:
             yield f"leave_out is [fold, folds] with fold from 0 to folds - 1, got {list(self.leave_out)}"
+        for name in self.columns:
+            if name not in EXAMPLE_COLUMNS:
+                near = difflib.get_close_matches(name, EXAMPLE_COLUMNS, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(EXAMPLE_COLUMNS)}"
+                yield f"columns: there is no {name!r} to map; {hint}"
 
 
 class SampleConfig(Section):
     """The embedded sample world, made on first use."""
 
-    size: int | Literal["small", "medium", "large"] = "small"
+    size: Annotated[int, Field(ge=100)] | Literal["small", "medium", "large"] = "small"  # or sentences of its corpus
     seed: int = 0
 
 
@@ -648,6 +656,8 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
     pairs = [(loader.construct_object(key, deep=True), key) for key, _ in node.value]
     seen: set = set()
     for key, at in pairs:
+        if not isinstance(key, Hashable):
+            raise yaml.constructor.ConstructorError(None, None, f"a key should be a plain value, got {key!r}", at.start_mark)
         if key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", at.start_mark)
         seen.add(key)
@@ -699,18 +709,20 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
             continue
         try:
             value = yaml.load(text, _Loader)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # a ValueError: a value such as 2026-02-31
             problems.append(f"{key}: not YAML: {text!r} ({_first_line(error)})")
             continue
         if isinstance(value, dict) and not text.lstrip().startswith("{"):
             value = text  # `prefix=query: ` is a text; on a command line a mapping is written in braces
-        _set(values, key.split("."), value)
+        if blocked := _set(values, key.split("."), value):
+            problems.append(blocked)
+            continue
         origins = {k: v for k, v in origins.items() if k != key and not k.startswith(key + ".")}
         origins |= dict.fromkeys((".".join(leaf) for leaf, _ in _leaves(value, tuple(key.split(".")))), "command line")
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        problems += [_explain(problem) for problem in error.errors()] + _problems_beside(values, error)
+        problems += _explained(error) + _problems_beside(values, error)
     if problems:
         problems = sorted(set(problems))
         count = f"{len(problems)} problem" + "s" * (len(problems) > 1)
@@ -722,12 +734,14 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
     """The same config with some dotted keys changed, checked again."""
     values = config.model_dump(mode="json", exclude_unset=True)
-    for key, value in changes.items():
-        _set(values, key.split("."), value)
+    problems = [blocked for key, value in changes.items() if (blocked := _set(values, key.split("."), value))]
     try:
-        return Config.model_validate(values)
+        changed = Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(problem) for problem in error.errors())) from None
+        problems += _explained(error)
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return changed
 
 
 def to_yaml(config: Config) -> str:
@@ -745,7 +759,7 @@ def _read(path: Path, chain: tuple[Path, ...]) -> tuple[dict, dict[str, str]]:
         raise ConfigError(f"{path} extends itself: " + " -> ".join(map(str, (*chain, path))))
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: not readable as YAML: {_first_line(error)}") from None
     if values is None:
         values = {}
@@ -774,17 +788,19 @@ def _merge(base: Any, over: Any) -> Any:
     return over
 
 
-def _set(values: dict, path: list[str], value: Any) -> None:
-    """Where the path leads through a plain value, that is what is wrong, and the check will say so; files are in short."""
-    for key in path[:-1]:
+def _set(values: dict, path: list[str], value: Any) -> str | None:
+    """What is wrong where the path leads through a plain value; files of a data set may stand there, in short."""
+    for depth, key in enumerate(path[:-1], 1):
         if isinstance(values.get(key), str | list) and path[0] in ("data", "corpus"):
             values[key] = {"files": values[key]}
         elif values.get(key) is None:
             values[key] = {}
         elif not isinstance(values[key], dict):
-            return
+            parent = ".".join(path[:depth])
+            return f"{'.'.join(path)}: {parent} is {values[key]!r}, which has no keys; set {parent} itself"
         values = values[key]
     values[path[-1]] = value
+    return None
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -804,11 +820,13 @@ def _first_line(error: Exception) -> str:
 # --- explaining ------------------------------------------------------------------------------------------------------
 
 
-SHAPES = ("function-", "tuple[", "constrained-", "literal[", "list[")  # in the place of a problem: which alternative it is of
+# in the place of a problem: which alternative it is of
+SHAPES = ("function-", "tuple[", "constrained-", "literal[", "list[", "dict[")
 
 
 def _path(problem: Any) -> list[str]:
-    return [str(part) for part in problem["loc"] if not str(part).startswith(SHAPES)]
+    path = [str(part) for part in problem["loc"] if not str(part).startswith(SHAPES)]
+    return path[:-1] if problem["type"] == "string_type" and path[-1:] == ["str"] else path  # `str` is an alternative as well
 
 
 def _problems_beside(values: dict, error: ValidationError) -> list[str]:
@@ -841,6 +859,20 @@ def _known_part(values: Any, path: list[str]) -> Iterator[str]:
         values = values[key]
 
 
+def _explained(error: ValidationError) -> list[str]:
+    """A line for each problem. Where alternatives are allowed, each has its own: those of another shape than the value's are
+    left out, if one has its shape."""
+    found = [(tuple(_path(problem)), problem) for problem in error.errors()]
+
+    def is_of_shape(problem: Any) -> bool:
+        return not problem["type"].endswith(("_type", "literal_error"))
+
+    def is_told_better(path: tuple[str, ...]) -> bool:
+        return any(other[: len(path)] == path and (len(other) > len(path) or is_of_shape(problem)) for other, problem in found)
+
+    return [_explain(problem) for path, problem in found if is_of_shape(problem) or not is_told_better(path)]
+
+
 def _explain(problem: Any) -> str:
     """One line of a validation error: the full key, what was wanted, what was seen."""
     path = _path(problem)
@@ -856,7 +888,7 @@ def _explain(problem: Any) -> str:
 
 def _nearest(path: list[str]) -> str | None:
     """The known dotted key closest to an unknown one: among its siblings, else anywhere."""
-    known = list(_known_keys(Config, ()))
+    known = list(_known_keys(Config, (), path))
     parent, name = ".".join(path[:-1]), path[-1]
     siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == parent}
     near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.6)  # by its own name: what stands before is the same
@@ -868,11 +900,16 @@ def _nearest(path: list[str]) -> str | None:
     return next(iter(difflib.get_close_matches(".".join(path), known, n=1, cutoff=0.75)), None)
 
 
-def _known_keys(section: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
+def _known_keys(section: type[BaseModel], path: tuple[str, ...], asked: Sequence[str]) -> Iterator[str]:
+    """Dotted keys of a section; of sections by name, such as test sets, those of the name that was asked for."""
     for name, info in section.model_fields.items():
-        yield ".".join((*path, name))
+        here = (*path, name)
+        yield ".".join(here)
         for inner in _sections(info.annotation):
-            yield from _known_keys(inner, (*path, name))
+            yield from _known_keys(inner, here, asked)
+        if get_origin(info.annotation) is dict and tuple(asked[: len(here)]) == here and len(asked) > len(here):
+            for inner in _sections(get_args(info.annotation)[1]):
+                yield from _known_keys(inner, (*here, asked[len(here)]), asked)
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:

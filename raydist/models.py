@@ -15,6 +15,10 @@ from typing import Any
 from raydist.errors import InputError
 from raydist.storage import Storage, file_digest
 
+os.environ.setdefault(
+    "HF_HUB_DOWNLOAD_TIMEOUT", "5"
+)  # read once, when huggingface_hub is imported, by transformers at the latest
+
 TINY_SHAPE = {
     "hidden_size": 64,
     "num_hidden_layers": 2,
@@ -148,7 +152,6 @@ def _check_files(folder: Path) -> None:
 def _fetch(name: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
-    os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "5")
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
     except Exception as error:  # the hub's client raises many kinds; all mean that the model cannot be had

@@ -1,6 +1,16 @@
 import pytest
 
-from raydist.config import Config, ConfigError, find_config, flatten, load_config, override, shipped_configs, to_yaml
+from raydist.config import (
+    EXAMPLE_COLUMNS,
+    Config,
+    ConfigError,
+    find_config,
+    flatten,
+    load_config,
+    override,
+    shipped_configs,
+    to_yaml,
+)
 
 
 @pytest.fixture
@@ -105,10 +115,25 @@ def test_problems_between_keys_are_told_together(write, text, said):
             "corpus: {train: {files: a, format: documents, columns: {id: b}}}\n",
             "no 'id' to map; there are document_id, language",
         ),
+        (TABLES % "{text: 5}", "2 problems\n  corpus.train.columns.text: should be a valid dictionary, got 5\n"),
+        (TABLES % "{text: 5}", "\n  corpus.train.columns.text: should be a valid string, got 5"),
+        (TABLES % "{corpus: {text: 5}}", "1 problem\n  corpus.train.columns.corpus.text: should be a valid string, got 5"),
         (TABLES % "{txt: b}", "there is no 'txt' to map; there are document_id, language"),
         (TABLES % "{corpus: {text: b}, text: c}", "or such a map for each of corpus, questions, gold; got {'corpus'"),
         (TABLES % "{pairs: {text: b}}", "or such a map for each of corpus, questions, gold; got {'pairs'"),
         (TABLES % "{gold: {text: b}}", "there is no 'text' to map; there are question_id, sentence_id, relevance"),
+        ("? [a]\n: b\n", "not readable as YAML: line 1: a key should be a plain value, got ['a']"),
+        ("optim: {? {a: b} : 1}\n", "not readable as YAML: line 1: a key should be a plain value, got {'a': 'b'}"),
+        ("name: 2026-02-31\n", "not readable as YAML: day is out of range"),
+        (
+            "data: {train: {files: a, columns: {contxt: x}}}\n",
+            "data.train: columns: there is no 'contxt' to map; did you mean context?",
+        ),
+        (
+            "data: {train: {files: a, columns: {zzz: x}}}\n",
+            "columns: there is no 'zzz' to map; there are id, question, context",
+        ),
+        ("data: {sample: {size: -4}}\n", "data.sample.size: should be greater than or equal to 100, got -4"),
         ("objectives: {answer_contrast: {tau: 0}}\n", "objectives.answer_contrast.tau: should be greater than 0, got 0"),
     ],
 )
@@ -116,6 +141,37 @@ def test_a_wrong_config_is_refused_by_name(write, text, said):
     with pytest.raises(ConfigError, match=r"problem|extends|mapping|YAML") as error:
         load_config(write("self.yaml", text))
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("cluster.workers=0", "cluster.workers: should be greater than or equal to 1, got 0"),
+        ("cluster.workers=[0, 2]", "cluster.workers.0: should be greater than or equal to 1, got 0"),
+        ("cluster.workers=[1]", "cluster.workers.1: field required, got [1]"),
+        (
+            "cluster.workers=many",
+            "cluster.workers: should be a valid integer, unable to parse string as an integer, got 'many'",
+        ),
+        ("data.sample.size=99", "data.sample.size: should be greater than or equal to 100, got 99"),
+        ("index.stop_words=[the, 1]", "index.stop_words.1: should be a valid string, got 1"),
+        ("optim.eps={[a]: 1}", "optim.eps: not YAML: '{[a]: 1}' (line 1: a key should be a plain value, got ['a'])"),
+    ],
+)
+def test_of_alternatives_the_one_is_told_whose_shape_the_value_has(write, override, said):
+    with pytest.raises(ConfigError) as error:
+        load_config(write("a.yaml", ""), [override])
+    assert str(error.value).splitlines()[1:] == [f"  {said}"]
+
+
+def test_what_a_config_knows_of_readers_and_sample_is_theirs():
+    from raydist.corpus.readers import COLUMNS
+    from raydist.sample.write import MIN_CORPUS
+
+    assert EXAMPLE_COLUMNS == COLUMNS
+    assert override(Config(), {"data.sample.size": MIN_CORPUS}).data.sample.size == MIN_CORPUS
+    with pytest.raises(ConfigError, match=f"{MIN_CORPUS}, got {MIN_CORPUS - 1}"):
+        override(Config(), {"data.sample.size": MIN_CORPUS - 1})
 
 
 def test_a_text_with_a_colon_is_a_text_in_an_override_and_a_mapping_is_in_braces():
@@ -130,6 +186,22 @@ def test_a_key_in_the_wrong_section_is_found_where_it_belongs(write):
     for text, near in (("train: {lr: 1}\n", "optim.lr"), ("train: {batchsize: 1}\n", "train.batch_size")):
         with pytest.raises(ConfigError, match=f"unknown key; did you mean {near}"):
             load_config(write("a.yaml", text))
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("data.test.adversarial.file", "data.test.adversarial.files"),
+        ("data.test.other.langauge", "data.test.other.language"),
+        ("corpus.test.mine.boundary", "corpus.test.mine.boundaries"),
+        ("data.test.other.lr", "optim.lr"),
+    ],
+)
+def test_the_nearest_key_of_a_test_set_is_one_of_its_own(write, key, near):
+    config = write("a.yaml", "data: {test: {other: b.json}}\ncorpus: {test: {mine: c}}\n")
+    with pytest.raises(ConfigError) as error:
+        load_config(config, [f"{key}=a"])
+    assert f"{key}: unknown key; did you mean {near}?" in str(error.value)
 
 
 def test_extends_with_nothing_behind_it_is_as_if_left_out(write):
@@ -158,10 +230,31 @@ def test_an_override_may_change_one_key_of_a_source_given_as_plain_files(write):
     assert (source.files, source.language) == (["a.json", "b.json"], "de")
 
 
-def test_an_override_inside_a_plain_value_leaves_it_to_be_told(write):
-    for text, key, seen in (("model: bert\n", "model.dropout=0", "'bert'"), ("optim: 5\n", "optim.lr=1", "5")):
-        with pytest.raises(ConfigError, match=rf"1 problem\n  {key.split('.')[0]}: should be a valid dictionary.*, got {seen}"):
-            load_config(write("a.yaml", text), [key])
+def test_an_override_inside_a_plain_value_is_told_with_the_other_problems(write):
+    text = "name: mine\nmodel: {name: bert}\noptim: {lr: 1.0}\ntrain: {epochs: 0}\n"
+    for key, parent, seen in (
+        ("optim.lr.foo", "optim.lr", "1.0"),
+        ("name.foo", "name", "'mine'"),
+        ("model.name.revision", "model.name", "'bert'"),
+    ):
+        with pytest.raises(ConfigError, match=r"1 override: 2 problems\n") as error:
+            load_config(write("a.yaml", text), [f"{key}=3"])
+        assert f"{key}: {parent} is {seen}, which has no keys; set {parent} itself" in str(error.value)
+        assert "train.epochs: should be greater than 0" in str(error.value)
+    with pytest.raises(ConfigError, match=r"optim\.lr\.foo: optim\.lr is 1\.0"):
+        override(override(Config(), {"optim.lr": 1.0}), {"optim.lr.foo": 3})
+
+
+def test_a_section_that_is_a_plain_value_is_told(write):
+    for text, key, seen in (("model: bert\n", "model.dropout", "'bert'"), ("optim: 5\n", "optim.lr", "5")):
+        section = key.split(".")[0]
+        with pytest.raises(ConfigError, match="2 problems") as error:
+            load_config(write("a.yaml", text), [f"{key}=1"])
+        assert f"  {section}: should be a valid dictionary" in str(error.value)
+        assert f"{key}: {section} is {seen}, which has no keys" in str(error.value)
+
+
+def test_an_override_may_fill_a_section_that_is_null(write):
     assert load_config(
         write("a.yaml", "objectives: {infomax: null}\n"), ["objectives.infomax.beta=1"]
     ).config.objectives.infomax

@@ -1,5 +1,9 @@
 """Models by name."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
@@ -72,3 +76,13 @@ def test_two_towers_are_taken_where_an_encoder_is_wanted_and_refused_by_name_els
     (tmp_path / "answer" / "model.safetensors").unlink()
     with pytest.raises(InputError, match=f"{tmp_path}/answer has no weights"):
         model_folder(str(tmp_path), towers=True)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 5), ("7", 7)])
+def test_the_hub_is_given_up_after_five_seconds_of_silence_or_what_the_user_says(monkeypatch, given, expected):
+    monkeypatch.delenv("HF_HUB_DOWNLOAD_TIMEOUT", raising=False)  # this process has it from raydist.models
+    if given:
+        monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", given)
+    code = "import raydist.models; from huggingface_hub import constants; print(constants.HF_HUB_DOWNLOAD_TIMEOUT)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert done.stdout.strip() == str(expected), done.stderr

@@ -1,5 +1,6 @@
 """Promises about the project itself."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,20 @@ def test_only_cluster_imports_ray():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CHECKOUT)
     assert done.returncode == 0, done.stderr
+
+
+def test_only_cluster_imports_ray_inside_functions_too():
+    """What is imported when a function runs is not seen by importing its module."""
+    found = []
+    for path in sorted((CHECKOUT / "raydist").rglob("*.py")):
+        if path.is_relative_to(CHECKOUT / "raydist" / "cluster"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            found += [f"{path.relative_to(CHECKOUT)}:{node.lineno}" for name in names if name.split(".")[0] == "ray"]
+    assert not found
 
 
 def test_the_command_line_starts_without_torch_or_ray():

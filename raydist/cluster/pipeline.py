@@ -46,9 +46,9 @@ from raydist.storage import (
 from raydist.training import track
 from raydist.training.search import Ledger, is_finished
 
-EXAMPLES_VERSION = 4  # raise when a reader's output changes: older stages are then not taken for current ones
+EXAMPLES_VERSION = 5  # raise when a reader's output changes: older stages are then not taken for current ones
 WINDOWS_VERSION = 1
-PREDICTIONS_VERSION = 1
+PREDICTIONS_VERSION = 2
 # keys of `retriever` that change the weights, and not only the rows
 RETRIEVER_LOSS = (
     "pooling",

@@ -10,7 +10,7 @@ A format is recognised by content:
               hub's rows {"context", "qid", "question", "detected_answers": {"text", "char_spans": [{"start", "end"}]}}
     hotpotqa  {"context": [[title, [sentence, ...]], ...]}, a list or JSON Lines
     qed       JSON Lines {"question_text", "paragraph_text", "original_nq_answers": [[{"start", "string"}]]}
-    qa        flat rows {"context", "question", "answer" or "answers"}, with offsets or without, a list or JSON Lines
+    qa        flat rows {"context", "question", "answer" or "answers"}, with offsets or without, a list, JSON Lines or one row
     parquet, csv   the same flat rows as a table
 
 `squad_v2` is never guessed: it says of a squad file or of flat rows that a question without answers is impossible.
@@ -345,13 +345,15 @@ class _Reader:
         self.counts = ReadCounts()
         self.index_of: dict[tuple[str, str], int] = {}  # (id, language): the translations of a question share its id
         self.bad_text = LONE_SURROGATE  # what it means that a text cannot be written as UTF-8
-        self.passage: tuple[Any, str] = (None, "")  # the last one and its id
+        self.passage: tuple[Any, str] = (object(), "")  # the last one and its id; none yet, and no row holds this one
         self.unit = "row"  # what is counted where it says line
 
     # layouts
 
     def read_document(self, document: Any) -> None:
         self.unit = UNITS["document"]
+        if isinstance(document, dict) and not _is_squad(document, self.names) and _format_of(document, self.names):
+            document = [document]  # one row, written over several lines
         if self.format in ("squad", "squad_v2") and isinstance(document, dict):
             self.read_squad(document)
         elif isinstance(document, list):
@@ -797,6 +799,11 @@ def _format_of(row: dict[str, Any], names: dict[str, str]) -> str:
     return ""
 
 
+def _is_squad(document: dict[str, Any], names: dict[str, str]) -> bool:
+    """Articles under `data`; a row, too, may have a key `data`."""
+    return "data" in document and _format_of(document, names) in ("", "mrqa")
+
+
 def _unknown_rows(path: str, row: Any, names: dict[str, str]) -> InputError:
     if not isinstance(row, dict):
         return InputError(f"{path}: a JSON list of {_kind(row)}; {_WANTED}")
@@ -890,7 +897,8 @@ def _recognise(path: str, names: dict[str, str]) -> tuple[str, str]:
     records = _csv_records(path, head)
     header = next(records)[1]
     second = next(records, None) if is_whole else None
-    if len(header) < 2 or not all(header) or (second and len(second[1]) != len(header)):
+    is_ours = names["question"] in header and names["context"] in header  # a row of another width is then that row's fault
+    if len(header) < 2 or not all(header) or (second and len(second[1]) != len(header) and not is_ours):
         raise InputError(f"{path} starts with {_short(text[:60])}, which is plain text or unknown; {_WANTED}")
     return "csv", "csv"
 
@@ -912,8 +920,10 @@ def _recognise_object(path: str, text: str, is_whole: bool, names: dict[str, str
     rows = [row for row in objects if isinstance(row, dict)]
     if 2 * len(rows) < len(lines) or not rows or (len(lines) == 1 and "data" in rows[0] and not _format_of(rows[0], names)):
         document = _load_document(path)
-        if "data" in document:
+        if _is_squad(document, names):
             return "squad", "document"
+        if format := _format_of(document, names):
+            return format, "document"
         raise _unknown_rows(path, document, names)
     format = next(filter(None, (_format_of(row, names) for row in rows)), "")
     if not format:

@@ -98,7 +98,11 @@ def find_spans(
         batch = rows.batch(windows[picked], pad_id=pad_id).to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             output = reader(batch)
-        spans = search(output.start_BT, output.end_BT, batch.passage_BT, k, max_answer_length)
+        start_BT, end_BT = output.start_BT, output.end_BT
+        if compat != "exact":  # it ranks all positions; those that are there for the batch alone must not take a place
+            lowest = torch.finfo(start_BT.dtype).min
+            start_BT, end_BT = (logits.masked_fill(~batch.attention_BT, lowest) for logits in (start_BT, end_BT))
+        spans = search(start_BT, end_BT, batch.passage_BT, k, max_answer_length)
         for into, value in zip(found, spans):
             into[torch.from_numpy(picked)] = value.cpu()
         cls_B1 = batch.extras["cls_B"][:, None]

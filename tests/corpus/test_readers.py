@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -419,6 +420,36 @@ def test_csv_with_mapped_columns_quotes_and_line_numbers(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("rows", ["Where?,Lund,Lund,\n", "Where?\n", f"Where?\nWhere?,{PASSAGE},Lund\n"])
+def test_a_first_csv_row_of_another_width_is_refused_alone(tmp_path, rows):
+    examples, [rejected], _ = read(write(tmp_path / "x.csv", "question,context,answer\n" + rows))
+    assert len(examples) == rows.count("\n") - 1
+    assert (rejected.line, rejected.reason) == (2, readers.WRONG_WIDTH)
+    assert rejected.detail == f"{rows.splitlines()[0].count(',') + 1} cells, the header has 3"
+
+
+MRQA_ROW = {"context": PASSAGE, "qas": [{"qid": "m", "question": "Where?", "detected_answers": []}]}
+HOTPOT_ROW = {"_id": "h", "question": "Where?", "context": [["Ada", ["Ada was born in Lund."]]], "answer": "Lund"}
+QED_ROW = {"example_id": 1, "question_text": "Where?", "paragraph_text": PASSAGE, "original_nq_answers": []}
+
+
+@pytest.mark.parametrize(
+    "row", [QA, {**QA, "data": 1}, MRQA_ROW, HOTPOT_ROW, QED_ROW], ids=["qa", "data", "mrqa", "hotpotqa", "qed"]
+)
+def test_one_row_may_be_written_over_several_lines(tmp_path, row):
+    whole, spread = write(tmp_path / "a", row), write(tmp_path / "b", json.dumps(row, indent=2))
+    assert recognise_format(spread) == recognise_format(whole)
+    [example] = read(whole)[0]
+    [same] = read(spread)[0]
+    assert replace(same, file=example.file) == example
+
+
+def test_one_spread_row_may_be_asked_for_as_squad(tmp_path):
+    row = {**QA, "answer": None}
+    [example], _, _ = read(write(tmp_path / "x", json.dumps(row, indent=2)), format="squad_v2")
+    assert example.is_impossible
+
+
 def test_csv_bytes_that_are_not_utf8_cost_their_row_alone(tmp_path):
     data = f"question,context,answer\nWhere?,{PASSAGE},Lund\n".encode() + b"Qu\xe9?,Lund,Lund\nWho?,Lund,Lund\n"
     examples, [rejected], _ = read(write(tmp_path / "x.csv", data))
@@ -547,6 +578,8 @@ def test_overlapping_occurrences_are_several():
         ({"question": " \n"}, {readers.EMPTY_QUESTION: 1}),
         ({"question": None}, {readers.EMPTY_QUESTION: 1}),
         ({"context": ""}, {readers.EMPTY_PASSAGE: 1}),
+        ({"context": None}, {readers.EMPTY_PASSAGE: 1}),
+        ({"context": None, "answer": None}, {readers.EMPTY_PASSAGE: 1}),
         ({"answer": " "}, {readers.EMPTY_ANSWER: 1, readers.NO_ANSWER_LEFT: 1}),
         ({"answer": "Rome"}, {readers.NOT_IN_PASSAGE: 1, readers.NO_ANSWER_LEFT: 1}),
         ({"answer": 1745}, {readers.WRONG_TYPE: 1, readers.NO_ANSWER_LEFT: 1}),
@@ -566,13 +599,19 @@ def test_overlapping_occurrences_are_several():
         ({"title": "\ud800", "language": "\ud800"}, {}),  # no reason to lose a question, but it must be writable
     ],
 )
-def test_a_wrong_row_is_refused_with_its_reason_and_its_line(tmp_path, changed, expected):
-    good = {**QA, "id": "good"}
-    path = write(tmp_path / "x", [good, {**QA, "id": "bad", **changed}, {**QA, "id": "also good"}])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_wrong_row_is_refused_with_its_reason_and_its_line_wherever_it_stands(tmp_path, changed, expected, place):
+    rows = [{**QA, "id": "good"}, {**QA, "id": "also good"}]
+    rows.insert(place, {**QA, "id": "bad", **changed})
+    path = write(tmp_path / "x", rows)
+    if place == 0 and isinstance(changed.get("context"), dict):  # a file that starts so is HotpotQA
+        assert recognise_format(path) == "hotpotqa"
+        return
     examples, rejected, counts = read(path)
     assert counts.reasons == expected
     assert len(examples) == (2 if expected else 3)
-    assert {r.line for r in rejected} <= {2}
+    later = place == 0 and changed == {"id": "good"}  # of two rows with one id the later is refused
+    assert {r.line for r in rejected} <= {2 if later else place + 1}
 
 
 @pytest.mark.parametrize(
