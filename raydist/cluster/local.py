@@ -21,7 +21,7 @@ from raydist.progress import say
 # Workers that stages have left end after five minutes: kept for the next stage, they would be with a long training all along.
 ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # a report waits until the one before it was fetched
     "RAY_worker_niceness": "0",
     "RAY_num_workers_soft_limit": "0",
     "RAY_idle_worker_killing_time_threshold_ms": "300000",
