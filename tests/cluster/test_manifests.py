@@ -22,6 +22,28 @@ FIELDS = {
     "auth": {"mode", "secretName", "enableK8sTokenAuth"},
     "autoscaler": {"idleTimeoutSeconds", "upscalingMode", "resources", "image", "imagePullPolicy", "env", "envFrom", "version"},
 }
+KINDS = {
+    int: {"ttlSecondsAfterFinished", "backoffLimit", "activeDeadlineSeconds", "idleTimeoutSeconds", "numOfHosts"}
+    | {"replicas", "minReplicas", "maxReplicas"},
+    bool: {"shutdownAfterJobFinishes", "suspend", "enableInTreeAutoscaling", "enableIngress", "enableK8sTokenAuth"},
+    str: {"entrypoint", "rayVersion", "runtimeEnvYAML", "groupName", "secretName", "jobId", "image"},
+}
+VALUES = {
+    "submissionMode": {"K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"},
+    "upscalingMode": {"Default", "Aggressive", "Conservative"},
+    "mode": {"disabled", "token"},
+    "imagePullPolicy": {"Always", "IfNotPresent", "Never"},
+}
+
+
+def wrong_values(value, name: str = "") -> list[str]:
+    """Fields anywhere in a manifest whose value KubeRay would refuse by its kind."""
+    if isinstance(value, dict):
+        return [found for key, inner in value.items() for found in wrong_values(inner, key)]
+    if isinstance(value, list):
+        return [found for inner in value for found in wrong_values(inner, name)]
+    wanted = next((kind for kind, names in KINDS.items() if name in names), type(value))
+    return [] if type(value) is wanted and value in VALUES.get(name, {value}) else [f"{name}: {value!r}"]
 
 
 def documents(name: str) -> list[dict]:
@@ -55,6 +77,16 @@ def test_rays_autoscaler_reads_the_groups(name):
     broken = spec | {"headGroupSpec": {"rayStartParams": {}, "template": {"spec": {"containers": [{"name": "ray-head"}]}}}}
     with pytest.raises(ValueError, match="failed to detect `CPU`"):  # the check can fail
         _derive_autoscaling_config_from_ray_cr({"metadata": {"name": "raydist", "namespace": "default"}, "spec": broken})
+
+
+@manifests
+def test_no_value_is_of_another_kind(name):
+    assert wrong_values(documents(name)) == []
+
+
+def test_a_value_of_another_kind_is_seen():
+    wrong = {"spec": {"ttlSecondsAfterFinished": "60", "authOptions": {"mode": "tokn"}, "groups": [{"replicas": True}]}}
+    assert wrong_values(wrong) == ["ttlSecondsAfterFinished: '60'", "mode: 'tokn'", "replicas: True"]
 
 
 @manifests
