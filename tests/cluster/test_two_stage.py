@@ -172,8 +172,8 @@ def test_cross_fitted_lists_come_from_readers_that_never_saw_the_question(make_r
 def test_killed_in_each_training_it_ends_at_the_weights_of_an_undisturbed_run(make_run, storage):
     """kill -9 of the driver within the base reader, and within the final one; each time the same command again."""
     settings = (*SMALL, *BOTH, "train.max_steps=24", "train.epochs=20", "train.checkpoint_every=3")
-    whole = make_run("name=whole", *settings)
-    pipeline.run_all(whole)
+    uncut = make_run("name=uncut", *settings)
+    pipeline.run_all(uncut)
     command = [sys.executable, "-m", "raydist", "run", "debug_reader", f"storage={storage}", "name=cut", *settings]
     for folder in ("cut_base", "cut"):
         driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -187,5 +187,5 @@ def test_killed_in_each_training_it_ends_at_the_weights_of_an_undisturbed_run(ma
         assert not Path(storage, folder, "fitted.json").exists(), "killed too late: it was already trained"
     subprocess.run(command, check=True, capture_output=True)
     for ending in ("_base", ""):
-        ours, theirs = (load_file(Path(storage, f"{name}{ending}", "model/model.safetensors")) for name in ("cut", "whole"))
+        ours, theirs = (load_file(Path(storage, f"{name}{ending}", "model/model.safetensors")) for name in ("cut", "uncut"))
         assert all(value.equal(theirs[key]) for key, value in ours.items())
