@@ -15,9 +15,8 @@ from typing import Any
 from raydist.errors import InputError
 from raydist.storage import Storage, file_digest
 
-os.environ.setdefault(
-    "HF_HUB_DOWNLOAD_TIMEOUT", "5"
-)  # read once, when huggingface_hub is imported, by transformers at the latest
+# read once, when huggingface_hub is imported, by transformers at the latest
+os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "5")
 
 TINY_SHAPE = {
     "hidden_size": 64,

@@ -127,9 +127,9 @@ class _Watch:
     def __exit__(self, kind: object, *rest: object) -> None:
         self.over.set()
         self.thread.join()
+        self._see()  # the last steps; all of them, where training took less than a look
         if self.cluster.here:
             self.cluster.here.stand_back(False)
-        self._see()  # the last steps; all of them, where training took less than a look
         if self.bar:
             self.bar.__exit__(kind, *rest)
 

@@ -70,16 +70,16 @@ class LocalRay:
 
     def stand_back(self, whether: bool = True) -> None:
         """Let Ray's other processes run where training leaves a core idle, and take none from it (SCHED_IDLE, of Linux); or
-        again as all processes do. Where a system does not let them come back, those needed after training stay as they are.
+        again as this process does. Where a system does not let them come back, those needed after training stay as they are.
         """
         if not hasattr(os, "SCHED_IDLE"):
             return
-        works = WORKS if _comes_back() else WORKS | NEEDED
+        usual, works = os.sched_getscheduler(0), WORKS if _comes_back() else WORKS | NEEDED
         for process in _children():
             with contextlib.suppress(psutil.Error, OSError):
                 last = whether and _title(process) not in works
                 for thread in process.threads():
-                    os.sched_setscheduler(thread.id, os.SCHED_IDLE if last else os.SCHED_OTHER, os.sched_param(0))
+                    os.sched_setscheduler(thread.id, os.SCHED_IDLE if last else usual, os.sched_param(0))
 
     def end(self) -> None:
         import ray
@@ -101,11 +101,11 @@ class LocalRay:
 @functools.cache
 def _comes_back() -> bool:
     """Whether this system lets who was last be like all others again."""
-    came = []
+    came, usual = [], os.sched_getscheduler(0)
 
     def try_it() -> None:
         with contextlib.suppress(OSError):
-            for policy in (os.SCHED_IDLE, os.SCHED_OTHER):
+            for policy in (os.SCHED_IDLE, usual):
                 os.sched_setscheduler(0, policy, os.sched_param(0))  # this thread alone
                 came.append(policy)
 

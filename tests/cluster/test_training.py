@@ -10,6 +10,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from raydist.cluster import pipeline
 from raydist.cluster.fit import (
     RAYS_LIST,
     RunLog,
+    _Watch,
     checkpoints_of,
     forget_lost_best,
     forget_torn_list,
@@ -131,6 +133,17 @@ def test_a_full_disk_is_told_whoever_met_with_it(tmp_path, failures, said, told)
     error.worker_failures = {rank: RuntimeError(text) for rank, text in failures.items()}
     problem = storage_problem(error, Storage(str(tmp_path)))
     assert (told in str(problem)) if told else problem is None
+
+
+def test_a_training_that_was_over_before_anyone_looked_leaves_ray_as_it_was(tmp_path):
+    """The watch looks once a second, and a last time at the end, when it first hears of such a training."""
+    asked = []
+    cluster = SimpleNamespace(here=SimpleNamespace(stand_back=lambda whether=True: asked.append(whether)))
+    run = Storage(str(tmp_path))
+    with _Watch(run, cluster):
+        log = RunLog(run, {"step": 0}, total=1, per_epoch=1, batch_size=8)
+        log.close()
+    assert asked == [True, False]
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux alone has SCHED_IDLE")
