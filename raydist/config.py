@@ -150,6 +150,10 @@ class InfomaxConfig(Section):
     dropout: float = Field(0.5, ge=0, lt=1)
     lr: float | None = Field(None, gt=0)  # of the discriminators; None: optim.lr, as published
 
+    def _problems(self) -> Iterator[str]:
+        if self.alpha == self.beta == 0:
+            yield "alpha and beta are both 0, which leaves nothing: set one, or leave infomax out"
+
 
 class PfaConfig(Section):
     """Perturbation for alignment (methods 4): a second pass over perturbed embeddings, and both readings brought together."""
@@ -176,6 +180,18 @@ class PfaConfig(Section):
     sinkhorn_tokens: int = Field(256, ge=2)
     sinkhorn_epsilon: float = Field(0.05, gt=0)
     sinkhorn_iterations: int = Field(20, ge=1)
+
+    def _problems(self) -> Iterator[str]:
+        if self.lambda1 == self.lambda2 == 0 and self.perturber != "gaussian":
+            yield "lambda1 and lambda2 are both 0, which leaves nothing: set one, or leave pfa out"
+        if self.perturber == "dropout" and self.delta >= 1:
+            yield f"delta is the rate of perturber: dropout, and should be below 1, got {self.delta:g}"
+        if self.critic_steps and self.penalty_at == "embedding":
+            yield "critic_steps works on finished representations: leave it out, or set penalty_at to representation"
+
+    @property
+    def has_critic(self) -> bool:
+        return self.perturber != "gaussian" and self.align == "w1" and self.lambda2 > 0
 
 
 class HardLearningConfig(Section):
@@ -212,6 +228,12 @@ class AnswerContrastConfig(Section):
     gather: bool = True
     schedule: Literal["joint", "sequential"] = "joint"
     sequential_epochs: float = Field(1.0, ge=0)  # alpha is 0 for so long, under `sequential`
+
+    def _problems(self) -> Iterator[str]:
+        if self.theta > self.top:
+            yield f"theta {self.theta} is more than the top {self.top} spans that rivals are chosen from: lower it or raise top"
+        if self.hard_from_others and self.negatives == "in_batch":
+            yield "hard_from_others needs hard negatives: set negatives to hard or both, or leave it out"
 
 
 CORPUS_COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {  # of formats that are tables: what may be mapped
@@ -615,11 +637,21 @@ class Config(Section):
                 f"over train.accumulate to 2 or more"
             )
         pfa = self.objectives.pfa
-        if pfa and pfa.penalty_at == "embedding" and self.model.attention == "sdpa":
+        if pfa and pfa.has_critic and pfa.penalty_at == "embedding" and self.model.attention == "sdpa":
             yield (
                 "objectives.pfa.penalty_at: embedding needs a second derivative, which model.attention: sdpa has not: "
                 "use eager or auto, or penalty_at: representation"
             )
+        contrast = self.objectives.answer_contrast
+        if contrast and contrast.schedule == "sequential" and contrast.sequential_epochs >= self.train.epochs:
+            yield (
+                f"objectives.answer_contrast waits for sequential_epochs {contrast.sequential_epochs:g}, and train.epochs is "
+                f"{self.train.epochs:g}: it would never act; lower the first or raise the second"
+            )
+        if contrast and contrast.negatives == "in_batch" and rows < 2:
+            yield "objectives.answer_contrast.negatives: in_batch needs two rows or more in a pass: raise train.batch_size"
+        if self.task != "reader" and (named := [name for name, section in self.objectives if section and name != "span"]):
+            yield f"objectives.{named[0]} is for readers, and task is {self.task}: leave it out"
         asked = {"predict.split": self.predict.split, "evaluate.predictions": list(self.evaluate.predictions)}
         for key, names in asked.items() if self.task == "reader" else ():
             for name in names:

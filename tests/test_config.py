@@ -100,6 +100,15 @@ def test_problems_between_keys_are_told_together(write, text, said):
         ("objectives: {infomax: {}}\ntrain: {batch_size: 1}\n", "draws negatives from the batch"),
         ("objectives: {infomax: {}}\ntrain: {batch_size: 7, accumulate: 4}\n", "one forward pass has 1 row"),
         ("objectives: {pfa: {penalty_at: embedding}}\nmodel: {attention: sdpa}\n", "needs a second derivative"),
+        ("objectives: {infomax: {alpha: 0, beta: 0}}\n", "objectives.infomax: alpha and beta are both 0, which leaves nothing"),
+        ("objectives: {pfa: {lambda1: 0, lambda2: 0}}\n", "objectives.pfa: lambda1 and lambda2 are both 0"),
+        ("objectives: {pfa: {perturber: dropout, delta: 1}}\n", "should be below 1, got 1"),
+        ("objectives: {pfa: {critic_steps: 2, penalty_at: embedding}}\n", "critic_steps works on finished representations"),
+        ("objectives: {answer_contrast: {theta: 3, top: 2}}\n", "theta 3 is more than the top 2 spans"),
+        ("objectives: {answer_contrast: {hard_from_others: true, negatives: in_batch}}\n", "needs hard negatives"),
+        ("objectives: {answer_contrast: {negatives: in_batch}}\ntrain: {batch_size: 1}\n", "in_batch needs two rows or more"),
+        ("objectives: {answer_contrast: {schedule: sequential}}\ntrain: {epochs: 1}\n", "it would never act"),
+        ("task: retriever\nobjectives: {infomax: {}}\n", "objectives.infomax is for readers, and task is retriever"),
         ("objectives: {pfa: {bottleneck: 0}}\n", "objectives.pfa.bottleneck: should be greater than or equal to 1, got 0"),
         ("index: {ivf: {nlist: 8, nprobe: 9}}\n", "index.ivf: nprobe 9 is more than the 8 cells of nlist: lower it"),
         ("index: {hnsw: {m: 1}}\n", "index.hnsw.m: should be greater than or equal to 2, got 1"),
@@ -162,6 +171,12 @@ def test_of_alternatives_the_one_is_told_whose_shape_the_value_has(write, overri
     with pytest.raises(ConfigError) as error:
         load_config(write("a.yaml", ""), [override])
     assert str(error.value).splitlines()[1:] == [f"  {said}"]
+
+
+@pytest.mark.parametrize("settings", ["align: cos", "lambda2: 0", "perturber: gaussian"])
+def test_an_attention_without_second_derivative_is_fine_where_no_critic_asks_for_one(write, settings):
+    text = f"objectives: {{pfa: {{penalty_at: embedding, {settings}}}}}\nmodel: {{attention: sdpa}}\n"
+    assert not load_config(write("a.yaml", text)).config.objectives.pfa.has_critic
 
 
 def test_what_a_config_knows_of_readers_and_sample_is_theirs():

@@ -1,6 +1,8 @@
 """benchmarks/experiments.py: in which order configs are compared, and what it takes for another run than it would make."""
 
 import json
+import os
+import subprocess
 import sys
 
 import experiments
@@ -60,9 +62,40 @@ def test_a_run_of_other_settings_is_not_taken_for_this_one(tmp_path):
     assert changed_settings(tmp_path / "other", now) == ["objectives.pfa.start: random then, projection now"]
     saved = tmp_path / "run" / "config.yaml"
     saved.write_text("\n".join(line for line in saved.read_text().splitlines() if "critic_sees" not in line))
-    assert changed_settings(tmp_path / "run", now) == ["objectives.pfa.critic_sees: not there then, scaled now"]
+    assert changed_settings(tmp_path / "run", now) == ["objectives.pfa.critic_sees: not there then, raw now"]
     assert not is_done(tmp_path / "none")
     assert changed_settings(tmp_path / "none", now) == []
+
+
+def watched_runs(monkeypatch, returncode: int = 0) -> list[list[str]]:
+    """The commands that would be run."""
+    called: list[list[str]] = []
+
+    def run(command, **_):
+        called.append(command)
+        return subprocess.CompletedProcess(command, returncode)
+
+    monkeypatch.setattr(experiments.subprocess, "run", run)
+    return called
+
+
+def test_runs_at_once_share_the_cores_and_have_logs_of_their_own(tmp_path, monkeypatch):
+    called = watched_runs(monkeypatch)
+    arguments = ["real", "--only", "plain", "pfa", "--seeds", "0", "--at-once", "2", "--storage", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["experiments.py", *arguments])
+    experiments.main()
+    runs = [command for command in called if "run" in command]
+    assert len(runs) == 2
+    assert all(f"cluster.threads_per_worker={max(1, os.cpu_count() // 2)}" in command for command in runs)
+    assert {path.name for path in tmp_path.glob("*.log")} == {"real_plain_0.log", "real_pfa_0.log"}
+
+
+def test_a_run_that_failed_is_named_and_none_begins_after_it(tmp_path, monkeypatch):
+    called = watched_runs(monkeypatch, returncode=1)
+    monkeypatch.setattr(sys, "argv", ["experiments.py", "real", "--seeds", "0", "--storage", str(tmp_path)])
+    with pytest.raises(SystemExit, match="failed: real_plain_0"):
+        experiments.main()
+    assert len(called) == 1
 
 
 def test_the_lines_of_the_makefile_are_understood(tmp_path, monkeypatch):
@@ -74,8 +107,7 @@ def test_the_lines_of_the_makefile_are_understood(tmp_path, monkeypatch):
     ]
     assert len(lines) >= 4
     for line in lines:
-        called = []
-        monkeypatch.setattr(experiments.subprocess, "run", lambda command, called=called, **_: called.append(command))
+        called = watched_runs(monkeypatch)
         words = line.replace("$(DATA)", "somewhere").split()
         monkeypatch.setattr(sys, "argv", ["experiments.py", *words, "--storage", str(tmp_path)])
         experiments.main()

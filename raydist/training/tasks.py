@@ -143,7 +143,8 @@ def build_objectives(config: Config, reader: SpanReader, folder: Path, steps_per
 
 def forces_eager(config: Config) -> bool:
     """A penalty at the embeddings is differentiated through attention twice, which fused kernels cannot do (methods 4.5)."""
-    return config.objectives.pfa is not None and config.objectives.pfa.penalty_at == "embedding"
+    pfa = config.objectives.pfa
+    return pfa is not None and pfa.has_critic and pfa.penalty_at == "embedding"
 
 
 def build_reader_task(config: Config, folder: Path, steps_per_epoch: int = 1) -> ReaderTask:
