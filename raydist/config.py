@@ -100,6 +100,7 @@ class DataConfig(Section):
     max_question_length: int = Field(64, ge=4)
     doc_stride: int = Field(128, ge=1)
     no_answer_windows: Literal["cls", "drop"] = "cls"
+    passage_first: bool = False  # the passage before the question in every window; the model must then be asked so, too
     max_rejected: float = Field(0.01, ge=0, le=1)
     repair_offsets: bool = False
     part_rows: int = Field(1000, ge=1)  # examples per part file of a stage
@@ -184,6 +185,8 @@ class PfaConfig(Section):
     def _problems(self) -> Iterator[str]:
         if self.lambda1 == self.lambda2 == 0 and self.perturber != "gaussian":
             yield "lambda1 and lambda2 are both 0, which leaves nothing: set one, or leave pfa out"
+        if self.perturber == "gaussian" and self.every > 1:
+            yield f"every {self.every} does not go with perturber: gaussian, whose loss is the mean of both readings: leave it out"
         if self.perturber == "dropout" and self.delta >= 1:
             yield f"delta is the rate of perturber: dropout, and should be below 1, got {self.delta:g}"
         if self.critic_steps and self.penalty_at == "embedding":

@@ -103,6 +103,7 @@ def test_problems_between_keys_are_told_together(write, text, said):
         ("objectives: {infomax: {alpha: 0, beta: 0}}\n", "objectives.infomax: alpha and beta are both 0, which leaves nothing"),
         ("objectives: {pfa: {lambda1: 0, lambda2: 0}}\n", "objectives.pfa: lambda1 and lambda2 are both 0"),
         ("objectives: {pfa: {perturber: dropout, delta: 1}}\n", "should be below 1, got 1"),
+        ("objectives: {pfa: {perturber: gaussian, every: 4}}\n", "every 4 does not go with perturber: gaussian"),
         ("objectives: {pfa: {critic_steps: 2, penalty_at: embedding}}\n", "critic_steps works on finished representations"),
         ("objectives: {answer_contrast: {theta: 3, top: 2}}\n", "theta 3 is more than the top 2 spans"),
         ("objectives: {answer_contrast: {hard_from_others: true, negatives: in_batch}}\n", "needs hard negatives"),

@@ -428,6 +428,7 @@ def make_windows_of(run: Run, examples: dict[str, Made]) -> dict[str, dict]:
 
     data, model = run.config.data, run.config.model
     lengths = {key: getattr(data, key) for key in ("max_length", "max_question_length", "doc_stride", "no_answer_windows")}
+    lengths |= {"passage_first": True} if data.passage_first else {}  # absent, it leaves the names of stages as they were
     tokenizer = tokenizer_digest(run.model_folder)
     works = {}
     for name, made in examples.items():

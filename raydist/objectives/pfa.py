@@ -277,6 +277,7 @@ class Pfa(Objective):
             if align == "w1":
                 self.part_weights |= {"critic": 1.0, "penalty": 0.0}
                 self.critic = Critic(hidden_size, critic_size or round(hidden_size * 8 / 3))
+                nn.init.zeros_(self.critic.outer.weight)  # flat: with random slopes the reader would run along them (4.5)
 
     def weights(self, step: int) -> dict[str, float]:
         return dict(self.part_weights)
@@ -334,7 +335,8 @@ class Pfa(Objective):
             changed_BTE = words_BTE * kept_BTE / (1 - self.delta)
         else:
             assert self.mlp is not None
-            mean_BTE, log_variance_BTE = self.mlp(hidden_BTH.detach()).chunk(2, dim=-1)
+            with torch.autocast(words_BTE.device.type, enabled=False):  # a divergence in bf16 would be wrong by its rounding
+                mean_BTE, log_variance_BTE = self.mlp(at_least_float32(hidden_BTH.detach())).chunk(2, dim=-1)
             deviation_BTE = (log_variance_BTE / 2).exp()
             changed_BTE = words_BTE * (mean_BTE + deviation_BTE * keyed_draws(batch, words_BTE, "pfa.gaussian", normal=True))
             ratio_BTE = (log_variance_BTE.exp() + (mean_BTE - 1).square()) / self.prior_variance

@@ -1,6 +1,6 @@
 """Questions and passages -> windows of tokens, with offsets back to characters (docs/methods.md 2.1).
 
-A window is `[CLS] question [SEP] part of the passage [SEP]` in the tokenizer's own template. What a row needs at training
+A window is `[CLS] question [SEP] part of the passage [SEP]` in the tokenizer's own template, or the passage first. What a row needs at training
 time and to map a predicted span back to text is here; texts stay behind.
 """
 
@@ -49,6 +49,7 @@ def make_windows(
     max_question_length: int,
     doc_stride: int,
     no_answer_windows: str = "cls",
+    passage_first: bool = False,
     rows: Sequence[int] | None = None,
 ) -> pa.Table:
     """All windows of the examples (or of those with the given row numbers), in their order."""
@@ -58,10 +59,10 @@ def make_windows(
     records = examples.take(pa.array(picked, pa.int64())).to_pylist()
     questions = cut_questions([record["question"] for record in records], tokenizer, max_question_length)
     _check_room(records, questions, tokenizer, max_length, doc_stride)
+    contexts = [record["context"] for record in records]
     encoded = tokenizer(
-        questions,
-        [record["context"] for record in records],
-        truncation="only_second",
+        *((contexts, questions) if passage_first else (questions, contexts)),
+        truncation="only_first" if passage_first else "only_second",
         max_length=max_length,
         stride=doc_stride,
         return_overflowing_tokens=True,
@@ -74,7 +75,7 @@ def make_windows(
         record, window = records[sample], encoded.encodings[number]
         ids = window.ids
         sequence = np.array([-1 if part is None else part for part in window.sequence_ids], dtype=np.int8)
-        question, passage = np.flatnonzero(sequence == 0), np.flatnonzero(sequence == 1)
+        question, passage = np.flatnonzero(sequence == passage_first), np.flatnonzero(sequence == (not passage_first))
         if not len(passage):  # nothing but blanks
             continue
         first, last = int(passage[0]), int(passage[-1]) + 1

@@ -48,7 +48,9 @@ class SpanReader(nn.Module):
         if self.config.model_type in COUNTED_POSITIONS:
             words["position_ids"] = batch.attention_BT.long().cumsum(1) * batch.attention_BT + self.config.pad_token_id
         if self.config.model_type == "longformer":  # all tokens look at the question, as its question answering model has it
-            words["global_attention_mask"] = batch.question_BT.long().flip(1).cumsum(1).flip(1).clamp(max=1)
+            before_BT = batch.passage_BT.cumsum(1) == 0
+            to_question_BT = batch.question_BT.flip(1).cumsum(1).flip(1) > 0
+            words["global_attention_mask"] = ((before_BT & to_question_BT) | batch.question_BT).long()
         attention = batch.attention_BT.long()
         hidden_BTH = self.question_answering.base_model(attention_mask=attention, **words).last_hidden_state
         logits_BT2 = at_least_float32(hidden_BTH)

@@ -29,7 +29,15 @@ H = 6
 
 
 def make_pfa(**settings) -> Pfa:
-    return seeded(lambda: Pfa(H, **{"bottleneck": 4, "critic_size": 9, "sinkhorn_tokens": 15, **settings}))
+    """With a critic that has moved: it starts flat, and has no gradient in its inner weights then."""
+
+    def made() -> Pfa:
+        pfa = Pfa(H, **{"bottleneck": 4, "critic_size": 9, "sinkhorn_tokens": 15, **settings})
+        if pfa.critic is not None:
+            nn.init.uniform_(pfa.critic.outer.weight, -1 / 3, 1 / 3)
+        return pfa
+
+    return seeded(made)
 
 
 def loss_of(pfa, terms):
@@ -713,6 +721,17 @@ def test_a_few_steps_of_adam_leave_the_perturber_near_its_start(units):
         optimizer.step()
     moved_V = (pfa.mlp(words_VE) - start_VE).norm(dim=1) / words_VE.norm(dim=1)
     assert 0 < moved_V.mean() < 0.2
+
+
+@pytest.mark.parametrize("sees", ["scaled", "raw"])
+def test_a_new_critic_asks_nothing_of_the_reader_and_learns_from_its_first_step(sees):
+    batch, reader = make_batch(), seeded(TinyReader)
+    pfa = seeded(lambda: Pfa(H, bottleneck=4, critic_size=9, critic_sees=sees))
+    terms = pfa(batch, reader(batch), reader)
+    asked = torch.autograd.grad(terms["alignment"].total, list(reader.parameters()), retain_graph=True, allow_unused=True)
+    assert all(gradient is None or not gradient.any() for gradient in asked)
+    (learned,) = torch.autograd.grad(terms["critic"].total, [pfa.critic.outer.weight])
+    assert learned.abs().min() > 0
 
 
 def test_what_a_scaled_critic_finds_of_a_shift_is_on_the_scale_of_fro():

@@ -52,6 +52,22 @@ def test_windows_cover_the_whole_passage_and_overlap(tokenizer):
     assert windows[1]["char_start"][0] < windows[0]["char_end"][-1]
 
 
+def test_the_passage_may_come_first_and_its_gold_tokens_stay_the_same_text(tokenizer):
+    usual = make_windows(examples_table([example()]), tokenizer, **LENGTHS).to_pylist()
+    turned = make_windows(examples_table([example()]), tokenizer, **LENGTHS, passage_first=True).to_pylist()
+    assert [window["char_start"] for window in turned] == [window["char_start"] for window in usual]
+    for window, other in zip(turned, usual):
+        assert window["passage_start"] < window["passage_end"] < window["question_start"] < window["question_end"]
+        asked, was_asked = (w["input_ids"][w["question_start"] : w["question_end"]] for w in (window, other))
+        assert asked == was_asked
+        assert window["has_answer"] == other["has_answer"]
+        if window["has_answer"]:
+            first, last = window["start"] - window["passage_start"], window["end"] - window["passage_start"]
+            assert TEXT[window["char_start"][first] : window["char_end"][last]] == "1894"
+        else:
+            assert window["start"] == window["end"] == window["cls"] == 0
+
+
 def test_a_window_without_the_answer_can_be_dropped(tokenizer):
     every = make_windows(examples_table([example()]), tokenizer, **LENGTHS)
     kept = make_windows(examples_table([example()]), tokenizer, **LENGTHS, no_answer_windows="drop")
