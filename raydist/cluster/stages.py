@@ -166,7 +166,7 @@ def _stream(tasks: list[dict], maker: Callable, kwargs: Mapping[str, Any], actor
     for folder in folders:
         Storage(folder).delete(STOP)
     problem: Exception | None = None
-    for batch in dataset.iter_batches(batch_size=None):
+    for batch in dataset.iter_batches(batch_size=None, prefetch_batches=0):  # else a part is told when the next one is done
         for text in batch["line"]:
             line = json.loads(text)
             if "error" in line and problem is None:
