@@ -186,7 +186,7 @@ class PfaConfig(Section):
         if self.lambda1 == self.lambda2 == 0 and self.perturber != "gaussian":
             yield "lambda1 and lambda2 are both 0, which leaves nothing: set one, or leave pfa out"
         if self.perturber == "gaussian" and self.every > 1:
-            yield f"every {self.every} does not go with perturber: gaussian, whose loss is the mean of both readings: leave it out"
+            yield f"every {self.every} does not go with perturber: gaussian, the mean of both readings: leave it out"
         if self.perturber == "dropout" and self.delta >= 1:
             yield f"delta is the rate of perturber: dropout, and should be below 1, got {self.delta:g}"
         if self.critic_steps and self.penalty_at == "embedding":

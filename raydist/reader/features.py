@@ -1,7 +1,7 @@
 """Questions and passages -> windows of tokens, with offsets back to characters (docs/methods.md 2.1).
 
-A window is `[CLS] question [SEP] part of the passage [SEP]` in the tokenizer's own template, or the passage first. What a row needs at training
-time and to map a predicted span back to text is here; texts stay behind.
+A window is `[CLS] question [SEP] part of the passage [SEP]` in the tokenizer's own template, or the passage comes first. What a
+row needs at training time and to map a predicted span back to text is here; texts stay behind.
 """
 
 from __future__ import annotations
