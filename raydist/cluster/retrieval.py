@@ -36,6 +36,7 @@ from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, fo
 from raydist.training import track
 
 VERSION = 3  # raise when a stage's output changes
+SILVER_VERSION = 4  # the same, of silver pairs alone: no score is asked for again
 PAIR_ROWS_VERSION = 5  # the same, of the dual encoder's rows alone: nothing before them is made anew
 
 
@@ -586,7 +587,7 @@ def mine(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run, number:
         run,
         corpus,
         "silver",
-        {"version": VERSION, **choose},
+        {"version": SILVER_VERSION, **choose},
         make.silver_part_maker,
         {"settings": choose},
         inputs={"scores": scores},
@@ -603,9 +604,10 @@ def _tell_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
     from raydist.mining.silver import example_table, write_selection
 
     mining = run.config.mining
-    with run.folder.writing("mining/silver.parquet") as file:
-        told = write_selection(file, _tables(silver), corpus.num_gold, threshold=mining.threshold, seed=run.config.seed)
     sentences = SentenceTable(Storage(corpus.sentences.stage.uri).local_copy("") / "table")
+    settings: dict[str, Any] = {"sentences": sentences, "threshold": mining.threshold, "seed": run.config.seed}
+    with run.folder.writing("mining/silver.parquet") as file:
+        told = write_selection(file, _tables(silver), corpus.num_gold, **settings)
     examples = example_table(told.examples, corpus.read("questions"), corpus.read("gold"), sentences)
     run.folder.write_json("mining/yield.json", told.curve)
     run.folder.write_bytes("mining/examples.parquet", encode_table(examples, "parquet", {}))

@@ -408,7 +408,7 @@ def silver_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]:
     from raydist.mining.silver import select_silver
 
     def make(spec: dict) -> Made:
-        return {"part": select_silver(read_part(spec, "scores"), **settings)}
+        return {"part": select_silver(read_part(spec, "scores"), sentences=open_sentences(spec["sentences"]), **settings)}
 
     return make
 
