@@ -223,5 +223,19 @@ def examples_table(examples: Iterable[Example]) -> pa.Table:
     return pa.Table.from_pylist([asdict(example) for example in examples], schema=EXAMPLE_SCHEMA)
 
 
+def name_rejected(rows: Iterable[Rejected]) -> str:
+    """Why rows were left out, how often, and the first of each kind: for a message where nothing is left. Empty without rows."""
+    by_reason: dict[str, list[Rejected]] = {}
+    for row in rows:
+        by_reason.setdefault(row.reason, []).append(row)
+    named = []
+    for reason, found in by_reason.items():
+        first = found[0]
+        named.append(
+            f"{len(found):,} {reason}, the first in {first.file}, {first.unit} {first.line}, id {first.id!r} ({first.detail[:80]})"
+        )
+    return f". Rejected: {'; '.join(named)}" if named else ""
+
+
 def rejected_table(rows: Iterable[Rejected]) -> pa.Table:
     return pa.Table.from_pylist([asdict(row) for row in rows], schema=REJECTED_SCHEMA)

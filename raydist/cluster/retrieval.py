@@ -151,7 +151,7 @@ def _table_work(run: Run, name: str, made: Made) -> Work:
 def _tell(run: Run, name: str, made: Made) -> None:
     """Say what was refused, and stop where it is too much."""
     info = made.manifest.parts[0]["info"]
-    rows = made.manifest.rows + info["questions"]
+    questions = info.get("questions_read", info["questions"])  # a set that was read before this was counted has the second
     repeated = ", ".join(f"{number:,} {kind}" for kind, number in info["duplicates"].items() if number)
     if repeated:
         say(f"corpus {name}: sentences whose text stands elsewhere, too: {repeated}; none of them is a negative of the other")
@@ -159,23 +159,27 @@ def _tell(run: Run, name: str, made: Made) -> None:
         say(f"corpus {name}: {number:,} {note}")
     if info["rejected"]:
         table = read_parquet(run.storage, f"{made.stage.folder}/rejected-00000.parquet")
-        _tell_rejected(run, f"corpus {name}", f"rejected/corpus_{name}.parquet", table, rows)
+        _tell_rejected(run, f"corpus {name}", f"rejected/corpus_{name}.parquet", table, made.manifest.rows, questions)
     else:
         run.folder.delete(f"rejected/corpus_{name}.parquet")  # of an earlier command, before the data were mended
 
 
-def _tell_rejected(run: Run, what: str, file: str, rejected: pa.Table, kept: int) -> None:
-    """Put the rejected rows into the run and say how many they are, and stop where it is too many."""
+def _tell_rejected(run: Run, what: str, file: str, rejected: pa.Table, sentences: int, questions: int = 0) -> None:
+    """Put the rejected rows into the run and say how many they are, and stop where it is too many: of all rows, or of the
+    questions alone, which are few beside the sentences.
+    """
     run.folder.write_bytes(file, encode_table(rejected, "parquet", {}))
     run.rejected[what] = len(rejected)
     show("raydist_rejected_rows", len(rejected), run=run.config.name, set=what)
     reasons = sorted(Counter(rejected["reason"].to_pylist()).items())
     listed, where = ", ".join(f"{number:,} {reason}" for reason, number in reasons), run.folder.path(file)
     say(f"{what}: rejected {len(rejected):,} rows ({listed}); see {where}")
-    share, limit = len(rejected) / (kept + len(rejected)), run.config.data.max_rejected
+    asked, limit = rejected["what"].to_pylist().count("question"), run.config.data.max_rejected
+    shares = {"rows": len(rejected) / (sentences + questions + len(rejected)), "questions": asked / max(1, questions + asked)}
+    share, of = max((share, of) for of, share in shares.items())
     if share > limit:
         raise InputError(
-            f"{what}: {share:.1%} of the rows are bad, more than data.max_rejected allows ({limit:.1%}). Look at "
+            f"{what}: {share:.1%} of the {of} are bad, more than data.max_rejected allows ({limit:.1%}). Look at "
             f"{where}; mend the data, or raise data.max_rejected (to {np.ceil(share * 100) / 100:.2f})"
         )
 

@@ -23,7 +23,7 @@ from raydist.corpus.passages import PASSAGE_SCHEMA, SENTENCE_SCHEMA, OpenSet, Re
 from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.models import open_model, tower_folder
-from raydist.records import SCORED_SCHEMA, SILVER_SCHEMA, rejected_table
+from raydist.records import SCORED_SCHEMA, SILVER_SCHEMA, name_rejected, rejected_table
 from raydist.storage import Storage, fetch, read_between, read_parquet, read_rows
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
                 passages.add(around)
                 keys.append(block.select(["text_key", "bag_key"]))
         questions, gold = found.questions_and_gold()
+        questions_read = questions.num_rows
         if spec["questions"] is not None and spec["questions"] < questions.num_rows:
             from raydist.reader.parts import draw_questions
 
@@ -99,7 +100,10 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
             gold = gold.filter(pc.is_in(gold["question_id"], value_set=questions["question_id"].combine_chunks()))
         if not questions.num_rows and spec["format"] != "documents":
             names = ", ".join(place["name"] for place in spec["files"])
-            raise InputError(f"{names or 'sample:'}: no question has a gold sentence in the corpus")
+            raise InputError(
+                f"{names or 'sample:'}: no question has a gold sentence in the corpus; wanted gold whose ids are those of "
+                f"questions and sentences{name_rejected(found.rejected)}"
+            )
         order = [("question_id", "ascending")]
         return {
             "part": pa.table({"sentences": [sentences.rows]}),
@@ -111,6 +115,7 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
             "info": {
                 "rows": sentences.rows,
                 "questions": questions.num_rows,
+                "questions_read": questions_read,  # before some were chosen
                 "gold": gold.num_rows,
                 "passages": passages.rows,
                 "rejected": len(found.rejected),
