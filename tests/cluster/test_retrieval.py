@@ -218,11 +218,13 @@ def test_bad_input_is_named(make_run, overrides, message):
 
 
 def made_files(storage: Path, stages: list[str]) -> Iterator[Path]:
-    """Files of some stages, but for those that say where or when they were made."""
+    """Files of some stages, but for those that say where or when they were made, and what a killed process has begun."""
     for stage in stages:
         for file in (storage / "stages" / stage).rglob("*"):
-            if file.is_file() and file.name != "manifest.json" and not stage.startswith("retrieval_set"):
-                yield file.relative_to(storage)
+            name = file.relative_to(storage)
+            is_whole = file.is_file() and not any(part.endswith(".tmp") for part in name.parts)
+            if is_whole and file.name != "manifest.json" and not stage.startswith("retrieval_set"):
+                yield name
 
 
 def test_killed_in_every_stage_it_ends_with_the_same_bytes_and_makes_no_part_twice(finished, tmp_path):
@@ -249,7 +251,9 @@ def test_killed_in_every_stage_it_ends_with_the_same_bytes_and_makes_no_part_twi
     subprocess.run(command, check=True, capture_output=True, timeout=600)
     made_again = [str(name) for name, when in parts().items() if written.get(name, when) != when]
     assert made_again == []
-    compared = list(made_files(calm, [folder.name for folder in tmp_path.glob("stages/*")]))
+    stages = [folder.name for folder in tmp_path.glob("stages/*")]
+    compared = list(made_files(calm, stages))
+    assert set(made_files(tmp_path, stages)) == set(compared)
     assert {name.parts[1].partition("-")[0] for name in compared} >= {"bm25", "vectors", "candidates", "scores", "silver"}
     differing = [str(name) for name in compared if (tmp_path / name).read_bytes() != (calm / name).read_bytes()]
     assert differing == []
