@@ -224,16 +224,15 @@ def examples_table(examples: Iterable[Example]) -> pa.Table:
 
 
 def name_rejected(rows: Iterable[Rejected]) -> str:
-    """Why rows were left out, how often, and the first of each kind: for a message where nothing is left. Empty without rows."""
+    """Why rows were left out, how often, and the first of each kind: for a message where nothing is left. Empty if none was."""
     by_reason: dict[str, list[Rejected]] = {}
     for row in rows:
         by_reason.setdefault(row.reason, []).append(row)
     named = []
     for reason, found in by_reason.items():
         first = found[0]
-        named.append(
-            f"{len(found):,} {reason}, the first in {first.file}, {first.unit} {first.line}, id {first.id!r} ({first.detail[:80]})"
-        )
+        where = f"{first.file}, {first.unit} {first.line}, id {first.id!r} ({first.detail[:80]})"
+        named.append(f"{len(found):,} {reason}, the first in {where}")
     return f". Rejected: {'; '.join(named)}" if named else ""
 
 

@@ -196,7 +196,7 @@ def test_copies_are_told_at_any_threshold_from_the_same_scores_in_any_order_and_
     )
     options = {"sentences": sentences}
     low = select_silver(scores, threshold=0.0, **options)
-    copies = [COPY == reason for reason in column(low, "why_not")]
+    copies = [reason == COPY for reason in column(low, "why_not")]
     assert sum(copies) == 9 * 3  # of a and y, c and z, g and x
     asked = sorted(set(column(scores, "question_id")))
     parts = [scores.filter(pc.is_in(scores["question_id"], pa.array(asked[at::3]))) for at in range(3)]
