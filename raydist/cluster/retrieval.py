@@ -412,10 +412,9 @@ def find(run: Run, corpus: Corpus, encoder: Encoder, depth: int) -> Found:
 NEGATIVES_DEPTH = 10  # docs/methods.md 5.2: negatives are drawn from so many of each source
 
 
-def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bool = False) -> Run:
-    """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on others."""
-    given, mining = run.config.cross_encoder, run.config.mining
-    found = find(run, corpus, encoder, NEGATIVES_DEPTH)
+def label_pairs(run: Run, corpus: Corpus, found: Found) -> Made:
+    """Gold pairs and 1:1:1 negatives."""
+    mining = run.config.mining
     settings = {
         "seed": run.config.seed,
         "negatives_per_source": mining.negatives_per_source,
@@ -423,9 +422,16 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
     }
     inputs = {"bm25": found.bm25, "dense": found.dense}
     identity: dict[str, Any] = {"version": VERSION, **settings}
-    labelled = _over_blocks(
+    return _over_blocks(
         run, corpus, "labelled_pairs", identity, make.labelled_part_maker, {"settings": settings}, inputs=inputs
     )
+
+
+def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bool = False) -> Run:
+    """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on others."""
+    given = run.config.cross_encoder
+    found = find(run, corpus, encoder, NEGATIVES_DEPTH)
+    labelled = label_pairs(run, corpus, found)
     lengths = {"max_question_length": given.max_question_length, "max_length": given.max_length}
     model = {"name": given.model.name, "revision": given.model.revision}
     changes = {

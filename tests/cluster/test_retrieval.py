@@ -17,6 +17,7 @@ import torch
 from raydist.cluster import pipeline, retrieval
 from raydist.corpus.sentences import SentenceTable
 from raydist.errors import InputError
+from raydist.mining.silver import COPY
 
 pytestmark = pytest.mark.ray
 
@@ -37,6 +38,16 @@ def finished(cluster, storage):
 
 def silver(run) -> list[dict]:
     return pq.read_table(run.folder.path("mining", "silver.parquet")).to_pylist()
+
+
+def is_kept(row: dict, threshold: float) -> bool:
+    return row["p"] >= threshold and row["why_not"] != COPY
+
+
+def stage_rows(run, stage: str) -> list[dict]:
+    folder = run.folder.read_json("stages.json")[f"{stage} of train"]["folder"]
+    files = sorted(Path(run.storage.path(folder)).glob("part-*"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
 def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finished):
@@ -61,7 +72,7 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
     assert "retrieval.sample.gold.P@1.minus_gold" not in metrics
     assert metrics["mining.silver"] > 0
     pairs = load_dataset("parquet", data_files=finished.folder.path("mining", "silver.parquet"), split="train")
-    assert pairs["kept"] == [p >= finished.config.mining.threshold for p in pairs["p"]]
+    assert pairs["kept"] == [is_kept(row, finished.config.mining.threshold) for row in pairs]
     assert sum(pairs["kept"]) == metrics["mining.silver"]
     assert SentenceTransformer(finished.folder.path("model")).encode(["Who?"]).shape == (1, 64)
     scorer = CrossEncoder(finished.storage.path("debug_retrieval_cross_encoder", "model"))
@@ -81,12 +92,8 @@ def test_the_cross_encoder_is_judged_beside_the_encoder_on_the_same_pairs(finish
     from raydist.mining.cross_encoder import average_precision
     from raydist.models import model_folder
 
-    def read(stage: str) -> list[dict]:
-        folder = finished.folder.read_json("stages.json")[f"{stage} of train"]["folder"]
-        files = sorted(Path(finished.storage.path(folder)).glob("part-*"))
-        return [row for file in files for row in pq.read_table(file).to_pylist()]
-
-    pairs, cosines = [row for row in read("labelled pairs") if row["is_dev"]], read("held out cosines")
+    pairs = [row for row in stage_rows(finished, "labelled pairs") if row["is_dev"]]
+    cosines = stage_rows(finished, "held out cosines")
     assert [row["label"] for row in cosines] == [pair["label"] for pair in pairs]
     corpus = retrieval.open_corpora(finished, ["train"])["train"]
     questions = {row["question_id"]: row["text"] for row in corpus.read("questions").to_pylist()}
@@ -127,13 +134,26 @@ def test_shards_and_actors_change_nothing(finished, make_run):
     assert silver(other) == silver(finished)
 
 
+@pytest.mark.parametrize(
+    "changes", [("index.shard_rows=70", "cluster.actors=3"), ("mining.part_questions=11", "cluster.actors=2")]
+)
+def test_shards_actors_and_blocks_change_no_training_pair_of_the_cross_encoder(finished, make_run, changes):
+    """methods 5.2: the same seed draws the same negatives."""
+    other = make_run("name=layout", *LAYOUT, *changes, config="debug_retrieval")
+    corpus, encoder = retrieval.open_corpora(other, ["train"])["train"], retrieval.mining_encoder(other)
+    retrieval.label_pairs(other, corpus, retrieval.find(other, corpus, encoder, retrieval.NEGATIVES_DEPTH))
+    folders = [run.folder.read_json("stages.json")["labelled pairs of train"]["folder"] for run in (finished, other)]
+    assert folders[0] != folders[1]
+    assert stage_rows(other, "labelled pairs") == stage_rows(finished, "labelled pairs")
+
+
 def test_another_threshold_asks_no_model_and_keeps_what_a_fresh_run_would(finished, make_run, capsys):
     threshold = sorted(row["p"] for row in silver(finished))[len(silver(finished)) // 2]
     other = make_run(*LAYOUT, f"mining.threshold={threshold}", config="debug_retrieval")
     retrieval.mine_only(other)
     assert "scores of train: already done" in capsys.readouterr().out
     for row in silver(other):
-        assert row["kept"] == (row["p"] >= threshold)
+        assert row["kept"] == is_kept(row, threshold)
     retrieval.mine_only(make_run(*LAYOUT, config="debug_retrieval"))  # as it was
 
 
