@@ -210,6 +210,8 @@ RANKED_SCHEMA = pa.schema(
         ("method", pa.string()),
         ("P@1", pa.float32()),  # 0 to 1, as in metrics.json
         ("MRR@100", pa.float32()),
+        ("recall@10", pa.float32()),
+        ("nDCG@10", pa.float32()),
     ]
 )
 

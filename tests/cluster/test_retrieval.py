@@ -61,8 +61,13 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
         for metric in ("P@1", "P@5", "P@10", "MRR@100", "recall@100", "nDCG@10"):
             assert 0 <= metrics[f"retrieval.sample.{method}.{metric}"] <= 1
     assert metrics["retrieval.sample.bm25.P@10"] > 0.3
-    values = pq.read_table(finished.folder.path("ranked", "sample.parquet")).to_pandas()
-    values = values.pivot(index="question_id", columns="method", values="MRR@100")
+    table = pq.read_table(finished.folder.path("ranked", "sample.parquet")).to_pandas()
+    for metric in ("P@1", "MRR@100", "recall@10", "nDCG@10"):
+        key, of_bm25 = f"retrieval.sample.bm25.{metric}", table[table["method"] == "bm25"]
+        assert metrics[f"{key}.low"] <= metrics[key] <= metrics[f"{key}.high"]
+        assert metrics[key] == pytest.approx(of_bm25[metric].mean(), abs=2e-6)
+        assert f"{key}.minus_gold.p" in metrics
+    values = table.pivot(index="question_id", columns="method", values="MRR@100")
     for method, other in (("gold_silver_weighted", "gold"), ("bm25", "gold"), ("gold_silver_weighted", "gold_silver")):
         key = f"retrieval.sample.{method}.MRR@100.minus_{other}"
         gaps = values[method] - values[other]
