@@ -107,7 +107,8 @@ def retrieval(run: Run) -> Html | None:
         return None
     note = (
         "In per cent. P@N: questions with a right sentence among the first N. MRR@100: mean of 1 / rank of the first right "
-        "one. recall@N: the share of a question's right sentences among the first N. Small figures: 95 % bootstrap interval over questions; of a difference from a paired bootstrap, with its p. They "
+        "one. recall@N: the share of a question's right sentences among the first N. Small figures: 95 % bootstrap interval "
+        "over questions; of a difference from a paired bootstrap, with its p. They "
         "tell what other questions might do, and nothing about another seed."
     )
     return join([*parts, el("p", note, class_="note")])
