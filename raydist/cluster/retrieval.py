@@ -330,18 +330,22 @@ def _publish(work: Work, publish: Callable[[Path, list[str]], None]) -> None:
                 storage.write_bytes(file.relative_to(folder).as_posix(), file.read_bytes())
 
 
-def search_bm25(run: Run, corpus: Corpus, index: Made, k: int) -> Made:
-    """The k best sentences for each question by BM25."""
+def search_bm25(run: Run, corpus: Corpus, index: Made, k: int, within: int = 0) -> Made:
+    """The k best sentences for each question by BM25; where the best `within` are wanted, too, one search serves both."""
     formula = run.config.index.formula()
     identity = {"version": VERSION, "index": index.stage.fingerprint, "formula": formula, "k": k}
+    if within > k:
+        return _cut(run, corpus, "bm25_hits", identity, search_bm25(run, corpus, index, within), k)
     kwargs = {"k": k, "threads": _threads(run), "formula": formula}
     return _over_blocks(run, corpus, "bm25_hits", identity, make.bm25_hits_part_maker, kwargs, {"index": index.stage.uri})
 
 
-def search_dense(run: Run, corpus: Corpus, index: Made, encoder: Encoder, k: int) -> Made:
-    """The k best sentences for each question by a dense index."""
+def search_dense(run: Run, corpus: Corpus, index: Made, encoder: Encoder, k: int, within: int = 0) -> Made:
+    """The k best sentences for each question by a dense index, as in `search_bm25`."""
     search = run.config.index.dense_search()
     identity = {"version": VERSION, "index": index.stage.fingerprint, "k": k, "search": search}
+    if within > k and run.config.index.dense == "flat":  # one that is not exact may find others where it looks deeper
+        return _cut(run, corpus, "dense_hits", identity, search_dense(run, corpus, index, encoder, within), k)
     kwargs = {
         "model": encoder.where,
         "encoder": encoder.settings("question"),
@@ -351,6 +355,11 @@ def search_dense(run: Run, corpus: Corpus, index: Made, encoder: Encoder, k: int
     }
     same = {"index": index.stage.uri}
     return _over_blocks(run, corpus, "dense_hits", identity, make.dense_hits_part_maker, kwargs, same, gpus=_gpus(run))
+
+
+def _cut(run: Run, corpus: Corpus, name: str, identity: dict[str, Any], hits: Made, k: int) -> Made:
+    """The first k of deeper lists: the very stage that a search for k would make, so it is known by that alone."""
+    return _over_blocks(run, corpus, name, identity, make.top_hits_part_maker, {"depth": k}, made_from={"hits": hits})
 
 
 def _over_blocks(
@@ -367,14 +376,20 @@ def _over_blocks(
     blocks: list[int] | None = None,
     gpus: float = 0,
     extra: dict[str, Any] | None = None,
+    made_from: dict[str, Made] | None = None,
 ) -> Made:
-    """A stage with one part for each block of questions; `inputs` are stages of the same blocks, taken part by part."""
+    """A stage with one part for each block of questions; `inputs` are stages of the same blocks, taken part by part.
+    `made_from` are such stages, too, but none that it is known by: without them the same would be made in another way.
+    """
     inputs = inputs or {}
     identity = identity | {"set": corpus.made.stage.fingerprint, "block": corpus.block_questions}
     identity |= {of: made.stage.fingerprint for of, made in inputs.items()}
     specs = []
     for number, block in enumerate(corpus.blocks()):
-        taken = {of: {"folder": made.stage.uri, "name": made.manifest.parts[number]["name"]} for of, made in inputs.items()}
+        taken = {
+            of: {"folder": made.stage.uri, "name": made.manifest.parts[number]["name"]}
+            for of, made in (inputs | (made_from or {})).items()
+        }
         specs.append(block | (same or {}) | taken | (extra or {}))
     stage = Stage(run.storage, name, identity, kind=kind)
     work = Work(stage, specs, f"{name.replace('_', ' ')} of {corpus.name}")
@@ -403,10 +418,13 @@ class Found:
 
 
 def find(run: Run, corpus: Corpus, encoder: Encoder, depth: int) -> Found:
-    """BM25 and dense results of the training questions."""
-    bm25 = search_bm25(run, corpus, index_bm25(run, corpus), depth)
+    """BM25 and dense results of the training questions. Negatives and candidates are drawn from one search, to the depth of
+    the deeper; each is known by its own, so that another number of candidates leaves the cross-encoder as it is.
+    """
+    within = max(NEGATIVES_DEPTH, run.config.mining.candidates)
+    bm25 = search_bm25(run, corpus, index_bm25(run, corpus), depth, within)
     vectors = index_dense(run, corpus, encoder)
-    return Found(bm25, search_dense(run, corpus, vectors, encoder, depth), vectors)
+    return Found(bm25, search_dense(run, corpus, vectors, encoder, depth, within), vectors)
 
 
 NEGATIVES_DEPTH = 10  # docs/methods.md 5.2: negatives are drawn from so many of each source

@@ -399,7 +399,7 @@ def cosines_part_maker(*, model: dict, encoder: dict[str, Any], threads: int) ->
 
 
 def top_hits_part_maker(*, depth: int) -> Callable[[dict], Made]:
-    """The best hits of each question, to be ranked anew."""
+    """The best hits of each question, from deeper lists."""
 
     def make(spec: dict) -> Made:
         hits = read_part(spec, "hits")
