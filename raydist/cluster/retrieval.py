@@ -38,6 +38,7 @@ from raydist.training import track
 VERSION = 3  # raise when a stage's output changes
 SILVER_VERSION = 4  # the same, of silver pairs alone: no score is asked for again
 PAIR_ROWS_VERSION = 5  # the same, of the dual encoder's rows alone: nothing before them is made anew
+TOLD_ROWS = 100_000  # the size of a larger index is told before it is built
 
 
 # --- corpus ----------------------------------------------------------------------------------------------------------
@@ -246,14 +247,18 @@ def trained_encoder(run: Run) -> Encoder:
 
 def index_bm25(run: Run, corpus: Corpus) -> Made:
     """A BM25 index of a corpus, in shards whose statistics are those of the whole."""
-    from raydist.mining.bm25 import publish_index, stop_words
+    from raydist.mining.bm25 import estimate_bytes, publish_index, stop_words
 
-    given = run.config.index
+    given, rows = run.config.index, corpus.num_sentences
     rules = {"min_chars": given.min_chars, "stop_words": stop_words(given.stop_words), "stemmer": given.stemmer}
     identity = {"version": VERSION, "sentences": corpus.sentences.stage.fingerprint, "rules": rules}
     identity["shard_rows"] = given.shard_rows
     stage = Stage(run.storage, "bm25", identity)
     work = Work(stage, _shards(corpus, stage, given.shard_rows), f"BM25 index of {corpus.name}")
+    if stage.manifest() is None and rows > TOLD_ROWS:
+        files = corpus.sentences.stage.storage.sizes(f"{corpus.sentences.stage.folder}/table")
+        size = estimate_bytes(rows, files["texts_bytes.npy"], files["ids_bytes.npy"], len(work.specs))
+        say(f"{work.title}: {rows:,} sentences, about {size / 2**30:.1f} GiB")
 
     def publish(work: Work, lines: list[dict]) -> list[dict]:
         _publish(work, lambda folder, names: publish_index(folder, names))
@@ -276,10 +281,10 @@ def index_dense(run: Run, corpus: Corpus, encoder: Encoder) -> Made:
         identity["file"] = FAISS_FILE
     stage = Stage(run.storage, "vectors", identity)
     work = Work(stage, _shards(corpus, stage, shard_rows), f"dense index of {corpus.name}")
-    if stage.manifest() is None and (rows > 100_000 or given.dense != "flat"):
+    if stage.manifest() is None and (rows > TOLD_ROWS or given.dense != "flat"):
         wanted, units = DenseSettings(**settings), encoder_units(encoder)
         wanted.check(min(rows, shard_rows), units)  # now, and not when all is encoded
-        if rows > 100_000:
+        if rows > TOLD_ROWS:
             size = estimate_bytes(rows, units, wanted, shards=len(work.specs))
             say(f"dense index of {corpus.name}: {rows:,} sentences, about {size / 2**30:.1f} GiB at {units} units")
 

@@ -52,6 +52,15 @@ def test_plain_documents_are_indexed_and_more_are_added(make_run, tmp_path, caps
     assert [(row["line"], row["id"]) for row in named] == [(2, ""), (1, "blank")]
 
 
+def test_the_size_of_a_large_index_is_told_before_it_is_built(make_run, tmp_path, capsys, monkeypatch):
+    write_rows(tmp_path / "pages.jsonl", PAGES)
+    run = make_run("corpus.train={files: pages.jsonl, format: documents}")
+    monkeypatch.setattr(retrieval, "TOLD_ROWS", 2)
+    for told in (1, 0):  # what is built is told no more
+        retrieval.index(run)
+        assert capsys.readouterr().out.count("BM25 index of train: 3 sentences, about 0.0 GiB") == told
+
+
 def test_an_index_must_be_there_to_be_added_to(make_run, tmp_path):
     with pytest.raises(InputError, match="holds no index to add to"):
         retrieval.add_to_index(make_run("name=none"), [tmp_path / "more.jsonl"])
