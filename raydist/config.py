@@ -489,6 +489,7 @@ class CrossEncoderConfig(Section):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     optim: OptimConfig = OptimConfig()
+    answer_context: Literal["paragraph", "none"] = "none"  # paragraph: it reads a sentence with its paragraph behind it
     max_question_length: int = Field(96, ge=4)
     max_length: int = Field(480, ge=16)
     batch_tokens: int | None = Field(None, ge=16)  # tokens scored together; None: what suits the device

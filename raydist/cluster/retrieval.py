@@ -457,6 +457,7 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
     labelled = label_pairs(run, corpus, found)
     lengths = {"max_question_length": given.max_question_length, "max_length": given.max_length}
     model = {"name": given.model.name, "revision": given.model.revision}
+    context = _cross_context(run)
     changes = {
         "name": _cross_encoder_name(run),
         "task": "cross_encoder",
@@ -473,9 +474,9 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
             beside,
             corpus,
             "cross_rows",
-            identity,
+            identity | context,
             make.cross_rows_part_maker,
-            {"model": model, "lengths": lengths},
+            {"model": model, "lengths": lengths, **context},
             inputs={"labelled": labelled},
             kind="arrow",
             extra={"dev": dev},
@@ -489,6 +490,11 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
     train_on(beside, sets, fresh=fresh)
     _judge(run, beside, corpus, labelled, encoder, found.vectors)
     return beside
+
+
+def _cross_context(run: Run) -> dict[str, bool]:
+    """Whether the cross-encoder reads paragraphs: nothing where it does not, so that what was made before is still known."""
+    return {"context": True} if run.config.cross_encoder.answer_context == "paragraph" else {}
 
 
 def _cross_encoder_name(run: Run) -> str:
@@ -571,8 +577,9 @@ def score(run: Run, cross_encoder: Run, corpus: Corpus, pairs: Made | None, name
         "digest": digest,
         "threads": _threads(run),
         "settings": settings,
+        **_cross_context(run),
     }
-    identity = {"version": VERSION, "model": digest, **settings}
+    identity = {"version": VERSION, "model": digest, **settings, **_cross_context(run)}
     return _over_blocks(
         run,
         corpus,

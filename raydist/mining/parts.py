@@ -301,8 +301,10 @@ def labelled_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]:
     return make
 
 
-def cross_rows_part_maker(*, model: dict, lengths: dict[str, int]) -> Callable[[dict], Made]:
-    """Labelled pairs -> tokens. Of a block the questions for training, or those held out."""
+def cross_rows_part_maker(*, model: dict, lengths: dict[str, int], context: bool = False) -> Callable[[dict], Made]:
+    """Labelled pairs -> tokens, with `context` those of the sentence's paragraph, too. Of a block the questions for training,
+    or those held out.
+    """
     from transformers import AutoTokenizer
 
     from raydist.mining.silver import with_texts
@@ -314,12 +316,14 @@ def cross_rows_part_maker(*, model: dict, lengths: dict[str, int]) -> Callable[[
     def make(spec: dict) -> Made:
         pairs = read_part(spec, "labelled")
         pairs = pairs.filter(pc.equal(pairs["is_dev"], spec["dev"]))
-        pairs = with_texts(pairs, read_questions(spec), open_sentences(spec["sentences"]))
+        sentences = open_sentences(spec["sentences"])
+        pairs = with_texts(pairs, read_questions(spec), sentences)
         columns = {name: pairs[name].to_pylist() for name in pairs.column_names}
         table = tokenize_cross_pairs(
             tokenizer,
             columns["question"],
             columns["sentence"],
+            contexts=_contexts(sentences, sentences.rows_of(pairs["sentence_id"], "the sentence")) if context else None,
             labels=columns["label"],
             question_keys=[text_hash(id) for id in columns["question_id"]],
             sentence_keys=[text_hash(id) for id in columns["sentence_id"]],
@@ -343,8 +347,12 @@ def candidates_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]
     return make
 
 
-def scores_part_maker(*, model: dict, digest: str, threads: int, settings: dict[str, Any]) -> Callable[[dict], Made]:
-    """Pairs of a block -> the cross-encoder's logits. Pairs go by number; each text is tokenized once."""
+def scores_part_maker(
+    *, model: dict, digest: str, threads: int, settings: dict[str, Any], context: bool = False
+) -> Callable[[dict], Made]:
+    """Pairs of a block -> the cross-encoder's logits. Pairs go by number; each text is tokenized once. With `context` it reads
+    the sentence's paragraph, too.
+    """
     import torch
 
     from raydist.mining.cross_encoder import sigmoid
@@ -362,7 +370,8 @@ def scores_part_maker(*, model: dict, digest: str, threads: int, settings: dict[
         question_of = pc.index_in(pairs["question_id"], value_set=asked).to_numpy()
         rows, sentence_of = np.unique(table.rows_of(pairs["sentence_id"], "the candidate"), return_inverse=True)
         texts = table.texts(rows).to_pylist()
-        logits = scorer.score(questions["text"].to_pylist(), texts, question_of, sentence_of)
+        around = _contexts(table, rows) if context else None
+        logits = scorer.score(questions["text"].to_pylist(), texts, question_of, sentence_of, around)
         scored = pairs.append_column("logit", pa.array(logits, pa.float32()))
         if spec.get("plain"):  # a ranking wants no more than that
             return {"part": scored}
