@@ -99,7 +99,8 @@ def mine(found: RetrievalSet, encoder: TextEncoder, scorer: CrossScorer, folder:
         used, sentence_of = np.unique(table.rows_of(pairs["sentence_id"], "the candidate"), return_inverse=True)
         logits = scorer.score(asked, table.texts(used).to_pylist(), question_of, sentence_of)
         columns = [*pairs.columns, pa.array(logits), pa.array(sigmoid(logits), pa.float32()), pa.array([""] * len(logits))]
-        silver.append(with_texts(select_silver(pa.table(columns, schema=SCORED_SCHEMA)), questions, table))
+        chosen = select_silver(pa.table(columns, schema=SCORED_SCHEMA), sentences=table)
+        silver.append(with_texts(chosen, questions, table))
     return pa.concat_tables(silver)
 
 
