@@ -4,7 +4,7 @@
 
 Sentences are those of ReQA-SQuAD, invented where the data is absent; the model is the built-in MiniLM. Ours are encoded as the
 stage does it, `ENCODE_ROWS` at a time; the peer has all of them in one call, which sorts them by length, at the batch size
-that is best for it here. Vectors are compared. Exit status 1 where the target is missed.
+that is best for it here. Vectors are compared. --wait-policy: benchmarks/waiting.py. Exit status 1 where the target is missed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin cost much on a busy machine; before torch starts them
+from waiting import add_option, wait_policy
+
+os.environ.update(wait_policy())  # before torch starts its threads
 
 import numpy as np
 import torch
@@ -33,6 +35,7 @@ def main() -> int:
     parser.add_argument("--sentences", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    add_option(parser)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     sentences = texts(options.data_dir)[1][: options.sentences]
@@ -59,7 +62,8 @@ def main() -> int:
     rate, limit = work_of(config, lengths, all_tokens=True) / our_s, matmul_rate(config)
     num = len(sentences)
     print(
-        f"{num} sentences of {lengths.mean():.0f} tokens, {options.rounds} interleaved rounds, {options.threads} threads\n"
+        f"{num} sentences of {lengths.mean():.0f} tokens, {options.rounds} interleaved rounds, {options.threads} threads, "
+        f"waiting: {options.wait_policy}\n"
         f"  ours, {ENCODE_ROWS} at a time, {num / our_s:.1f}/s; SentenceTransformer, all at once, at its best batch, {best}, "
         f"{num / their_s:.1f}/s\n"
         f"  {said}\n"

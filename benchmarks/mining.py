@@ -9,7 +9,8 @@ scores them. A side starts from texts, with its models loaded, encodes and searc
 what is kept. Ours also asks BM25, merges, and puts its tables and indexes on disk, as a stage does (without Ray: see
 ray_overhead.py for that). The peer searches as deep as gives it our number of pairs for each question, gold pairs included,
 which it scores, too; it runs at the batch size that is best for it here. What is compared is time per scored pair;
-probabilities of pairs that both sides scored must be equal. Exit status 1 where the target is missed.
+probabilities of pairs that both sides scored must be equal. --wait-policy: benchmarks/waiting.py. Exit status 1 where the
+target is missed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin cost much on a busy machine; before torch starts them
+from waiting import add_option, wait_policy
+
+os.environ.update(wait_policy())  # before torch starts its threads
 
 import numpy as np
 import pyarrow as pa
@@ -96,7 +99,8 @@ def mine(found: RetrievalSet, encoder: TextEncoder, scorer: CrossScorer, folder:
         used, sentence_of = np.unique(table.rows_of(pairs["sentence_id"], "the candidate"), return_inverse=True)
         logits = scorer.score(asked, table.texts(used).to_pylist(), question_of, sentence_of)
         columns = [*pairs.columns, pa.array(logits), pa.array(sigmoid(logits), pa.float32()), pa.array([""] * len(logits))]
-        silver.append(with_texts(select_silver(pa.table(columns, schema=SCORED_SCHEMA)), questions, table))
+        chosen = select_silver(pa.table(columns, schema=SCORED_SCHEMA), sentences=table)
+        silver.append(with_texts(chosen, questions, table))
     return pa.concat_tables(silver)
 
 
@@ -108,6 +112,7 @@ def main() -> int:
     parser.add_argument("--sentences", type=int)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    add_option(parser)
     options = parser.parse_args()
     rounds = options.rounds or (3 if options.quick else 5)
     torch.set_num_threads(options.threads)
@@ -179,7 +184,8 @@ def main() -> int:
     work = work_of(config, lengths, all_tokens=False) + work_of(config, encoded, all_tokens=True)
     rate, limit = work / our_s, matmul_rate(config)
     print(
-        f"{len(questions)} questions, {len(sentences)} sentences, {rounds} interleaved rounds, {options.threads} threads\n"
+        f"{len(questions)} questions, {len(sentences)} sentences, {rounds} interleaved rounds, {options.threads} threads, "
+        f"waiting: {options.wait_policy}\n"
         f"  ours {silver.num_rows} pairs, {silver.num_rows / our_s:.1f} a second; mine_hard_negatives at its best batch, "
         f"{best}, {their_pairs} pairs, {their_pairs / their_s:.1f} a second\n"
         f"  per scored pair {said}\n"

@@ -4,7 +4,7 @@
 
 Pairs are questions of ReQA-SQuAD with sentences of the same file, invented where the data is absent. The model is the built-in
 MiniLM with a new head. The peer runs at the batch size that is best for it here; both sides start from texts and end with
-logits, which are compared. Exit status 1 where the target is missed.
+logits, which are compared. --wait-policy: benchmarks/waiting.py. Exit status 1 where the target is missed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin cost much on a busy machine; before torch starts them
+from waiting import add_option, wait_policy
+
+os.environ.update(wait_policy())  # before torch starts its threads
 
 import numpy as np
 import torch
@@ -95,6 +97,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    add_option(parser)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     logging.set_verbosity_error()  # a new head is what we want, not a warning
@@ -136,7 +139,8 @@ def main() -> int:
     lengths = np.array([len(ids) for ids in scorer.tokenizer(*map(list, zip(*pairs)))["input_ids"]])
     rate, limit = work_of(model.config, lengths, all_tokens=False) / our_s, matmul_rate(model.config)
     print(
-        f"{len(pairs)} pairs of {lengths.mean():.0f} tokens, {options.rounds} interleaved rounds, {options.threads} threads\n"
+        f"{len(pairs)} pairs of {lengths.mean():.0f} tokens, {options.rounds} interleaved rounds, {options.threads} threads, "
+        f"waiting: {options.wait_policy}\n"
         f"  ours {len(pairs) / our_s:.1f} pairs/s, CrossEncoder at its best batch, {best}, {len(pairs) / their_s:.1f} pairs/s\n"
         f"  {said}\n"
         f"  scores differ by {difference:.1e} at most\n"

@@ -492,6 +492,7 @@ class CrossEncoderConfig(Section):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     optim: OptimConfig = OptimConfig()
+    answer_context: Literal["paragraph", "none"] = "none"  # paragraph: it reads a sentence with its paragraph behind it
     max_question_length: int = Field(96, ge=4)
     max_length: int = Field(480, ge=16)
     batch_tokens: int | None = Field(None, ge=16)  # tokens scored together; None: what suits the device
@@ -662,6 +663,15 @@ class Config(Section):
                     yield f"{key}: there is no data set {name!r}; there are {', '.join(self.sets()) or 'none'}"
         if self.task == "reader" and self.train.metric not in ("f1", "em"):
             yield f"train.metric: a reader has f1 and em, not {self.train.metric}"
+        if self.cross_encoder.train.metric == "em":
+            yield "cross_encoder.train.metric: a cross-encoder has f1, average_precision and accuracy, not em"
+        if self.cross_encoder.train.dev_questions:
+            yield (
+                "cross_encoder.train.dev_questions has no effect: a cross-encoder is judged by all pairs of the questions that "
+                "mining.dev_share holds out; leave it out"
+            )
+        if self.task == "retriever":
+            yield from self._without_dev_set()
         if self.retriever.loss != "softmax" and not self.mining.hard_negatives:
             yield (
                 f"retriever.loss: {self.retriever.loss} learns from scores of mined negatives: set mining.hard_negatives to 1 "
@@ -673,6 +683,22 @@ class Config(Section):
                 f"retriever.temperature is that of retriever.loss: kl, and the loss is {given.loss}: set retriever.scale "
                 f"({1 / given.temperature:g} is this temperature), or leave it out"
             )
+        for key, usual in (("objective", "log"), ("mask_known_positives", True)):
+            if (value := getattr(given, key)) != usual and given.loss != "softmax":
+                yield (
+                    f"retriever.{key}: {str(value).lower()} is about the columns of retriever.loss: softmax, and the loss is "
+                    f"{given.loss}: leave it out"
+                )
+
+    def _without_dev_set(self) -> Iterator[str]:
+        """What a retriever would pass over: it is judged by searching, after training."""
+        train, usual = self.train, TrainConfig()
+        for key in ("early_stop", "evaluate_every", "dev_questions", "metric"):
+            if getattr(train, key) and getattr(train, key) != getattr(usual, key):
+                yield (
+                    f"train.{key} has no effect: a retriever is judged after training, by the scores of corpus.test, and has "
+                    f"no dev set; leave it out"
+                )
 
     def sets(self) -> dict[str, SourceConfig]:
         """Every data set by name: train, dev and the test sets that are given."""

@@ -97,6 +97,27 @@ class PairFormat:
         types = [type for type, part in zip(self.types, parts) for _ in part]
         return [*self.before, *first, *self.between, *second, *self.after], types
 
+    def triple(self, first: Ids, second: Ids, third: Ids, max_length: int) -> tuple[list[int], list[int]]:
+        """A pair whose second text is two: the same special tokens stand between them, and the longer one is cut first. A third
+        text that is empty, or finds no room, is as if it were not there.
+        """
+        room = max_length - self.num_special - len(first) - len(self.between)
+        kept, of_third = cut_longer_first(len(second), len(third), room)
+        if not of_third:
+            return self.pair(first, second, max_length)
+        return self.pair(first, [*second[:kept], *self.between, *third[:of_third]], max_length)
+
+
+def cut_longer_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """How much of two lengths is kept where both share some room, as tokenizers do it: what is longer loses first, and two that
+    are both longer than half of the room get half of it each.
+    """
+    if first + second <= room:
+        return first, second
+    shorter = min(first, second, max(0, room) // 2)
+    longer = max(0, room) - shorter
+    return (shorter, longer) if first <= second else (longer, shorter)
+
 
 # --------------------------------------------------------------------------------------------------------------- encoder
 

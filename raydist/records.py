@@ -210,6 +210,8 @@ RANKED_SCHEMA = pa.schema(
         ("method", pa.string()),
         ("P@1", pa.float32()),  # 0 to 1, as in metrics.json
         ("MRR@100", pa.float32()),
+        ("recall@10", pa.float32()),
+        ("nDCG@10", pa.float32()),
     ]
 )
 
@@ -221,6 +223,19 @@ MINED_EXAMPLE_SCHEMA = pa.schema(
 
 def examples_table(examples: Iterable[Example]) -> pa.Table:
     return pa.Table.from_pylist([asdict(example) for example in examples], schema=EXAMPLE_SCHEMA)
+
+
+def name_rejected(rows: Iterable[Rejected]) -> str:
+    """Why rows were left out, how often, and the first of each kind: for a message where nothing is left. Empty if none was."""
+    by_reason: dict[str, list[Rejected]] = {}
+    for row in rows:
+        by_reason.setdefault(row.reason, []).append(row)
+    named = []
+    for reason, found in by_reason.items():
+        first = found[0]
+        where = f"{first.file}, {first.unit} {first.line}, id {first.id!r} ({first.detail[:80]})"
+        named.append(f"{len(found):,} {reason}, the first in {where}")
+    return f". Rejected: {'; '.join(named)}" if named else ""
 
 
 def rejected_table(rows: Iterable[Rejected]) -> pa.Table:

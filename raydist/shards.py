@@ -9,10 +9,12 @@ was not finished cannot be opened. Strings are two arrays: offsets, and all UTF-
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +69,30 @@ def load_strings(folder: Path, name: str) -> pa.LargeStringArray:
     return string_array(load_array(folder, f"{name}_offsets"), load_array(folder, f"{name}_bytes"))
 
 
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which takes its place, whole, when the block has ended well; one that is there gives way.
+
+    Where two do this at once, both have the same to put there (a part depends on its specification alone): one of them stays.
+    What a killed process leaves begins with a dot and ends in .tmp, and nobody takes it for anything else.
+    """
+    building = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
+    old = building / "old"
+    building.mkdir(parents=True)
+    try:
+        (building / "new").mkdir()
+        yield building / "new"
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(old)
+        try:
+            (building / "new").rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
 def write_folder(
     folder: Path,
     arrays: dict[str, np.ndarray],
@@ -78,16 +104,12 @@ def write_folder(
 
     ``raw``: files of bytes alone, by their full names, for libraries that map a file themselves.
     """
-    building = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    for name, array in arrays.items():
-        np.save(building / f"{name}.npy", array, allow_pickle=False)
-    for name, content in (raw or {}).items():
-        content.tofile(building / name)
-    (building / facts_name).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    building.rename(folder)
+    with new_folder(folder) as building:
+        for name, array in arrays.items():
+            np.save(building / f"{name}.npy", array, allow_pickle=False)
+        for name, content in (raw or {}).items():
+            content.tofile(building / name)
+        (building / facts_name).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
 
 
 # ------------------------------------------------------------------------------------------------------------------ ids
@@ -146,7 +168,7 @@ def read_facts(path: Path, kind: str, format: int) -> dict[str, Any]:
 
 def put_in_force(folder: Path, facts: dict[str, Any]) -> None:
     """Write index.json, by rename."""
-    building = folder / f".index.json.{os.getpid()}"
+    building = folder / f".index.json.{uuid.uuid4().hex}.tmp"
     building.write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
     building.replace(folder / "index.json")
 

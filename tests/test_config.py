@@ -109,6 +109,20 @@ def test_problems_between_keys_are_told_together(write, text, said):
         ("objectives: {answer_contrast: {hard_from_others: true, negatives: in_batch}}\n", "needs hard negatives"),
         ("objectives: {answer_contrast: {negatives: in_batch}}\ntrain: {batch_size: 1}\n", "in_batch needs two rows or more"),
         ("objectives: {answer_contrast: {schedule: sequential}}\ntrain: {epochs: 1}\n", "it would never act"),
+        ("cross_encoder: {train: {metric: em}}\n", "a cross-encoder has f1, average_precision and accuracy, not em"),
+        ("cross_encoder: {train: {dev_questions: 5}}\n", "dev_questions has no effect: a cross-encoder is judged by all pairs"),
+        ("task: retriever\ntrain: {early_stop: 2}\n", "train.early_stop has no effect: a retriever is judged after training"),
+        ("task: retriever\ntrain: {evaluate_every: 9}\n", "train.evaluate_every has no effect"),
+        ("task: retriever\ntrain: {dev_questions: 9}\n", "train.dev_questions has no effect"),
+        ("task: retriever\ntrain: {metric: accuracy}\n", "train.metric has no effect"),
+        (
+            "mining: {hard_negatives: 1}\nretriever: {loss: kl, objective: prob}\n",
+            "retriever.objective: prob is about the columns",
+        ),
+        (
+            "mining: {hard_negatives: 1}\nretriever: {loss: margin_mse, mask_known_positives: false}\n",
+            "retriever.mask_known_positives: false is about the columns of retriever.loss: softmax, and the loss is margin_mse",
+        ),
         ("task: retriever\nobjectives: {infomax: {}}\n", "objectives.infomax is for readers, and task is retriever"),
         ("objectives: {pfa: {bottleneck: 0}}\n", "objectives.pfa.bottleneck: should be greater than or equal to 1, got 0"),
         ("index: {ivf: {nlist: 8, nprobe: 9}}\n", "index.ivf: nprobe 9 is more than the 8 cells of nlist: lower it"),
@@ -284,6 +298,11 @@ def test_workers_may_be_a_range_and_stay_one(write):
 
 def test_the_saved_config_runs_again_as_it_is(write):
     config = load_config("quickstart", ["optim.lr=5e-4"]).config
+    assert load_config(write("again.yaml", to_yaml(config))).config == config
+
+
+def test_the_saved_config_of_a_retriever_runs_again_as_it_is(write):
+    config = load_config(write("plain.yaml", "task: retriever\n")).config
     assert load_config(write("again.yaml", to_yaml(config))).config == config
 
 

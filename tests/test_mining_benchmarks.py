@@ -3,6 +3,7 @@
 import json
 import sys
 
+import bm25
 import million
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,21 @@ def test_memory_that_grows_beyond_the_index_is_a_failure(tmp_path, monkeypatch, 
     monkeypatch.setattr(sys, "argv", ["million", "--compare", str(tmp_path / "whole"), str(tmp_path / "half")])
     with pytest.raises(SystemExit, match="not of fewer"):
         million.main()
+
+
+def test_a_stage_below_the_peak_of_all_may_not_grow_either():
+    row = {"seconds": 1.0, "own": 2.0, "shared": 0.0, "mapped": 1.0}
+    small = {"sentences": 500_000, "stages": {"bm25": row | {"own": 0.5}, "scores": row, "brief": row}}
+    large = {"sentences": 1_000_000, "stages": {"bm25": row | {"own": 1.0, "shared": 0.25}, "scores": row}}
+    grown, allowed = million.growth(small, large)
+    assert grown == {"bm25": 0.75, "scores": 0.0}
+    assert allowed == pytest.approx(150 * 500_000 / 2**30 + 0.1)
+
+
+def test_rows_of_bm25_are_compared_where_no_score_is_a_near_tie():
+    # 9 and 8 stand apart; 7 and 7 are a tie; the last of a list may tie with what is not in it; 0 is no hit
+    scores = np.array([[9.0, 8.0, 7.0, 7.0, 5.0], [3.0, 2.9999, 1.0, 0.0, 0.0]])
+    assert bm25.stands_apart(scores).tolist() == [[True, True, False, False, False], [False, False, True, False, False]]
 
 
 def test_silver_pairs_against_the_truth_by_hand(tmp_path, monkeypatch, capsys):

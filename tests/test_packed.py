@@ -19,7 +19,7 @@ from transformers import (
 
 from raydist.errors import InputError
 from raydist.models import model_folder
-from raydist.packed import PackedEncoder, PairFormat, cut_by_tokens, load_for_inference, tokenize
+from raydist.packed import PackedEncoder, PairFormat, cut_by_tokens, cut_longer_first, load_for_inference, tokenize
 
 SHAPE = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
 
@@ -197,3 +197,21 @@ def test_a_saved_model_is_opened_with_its_head(tmp_path):
     model, _ = load_for_inference("AutoModelForSequenceClassification", tmp_path, "cpu")
     assert PackedEncoder(model).score([([1, 2], [0, 0])]).shape == (1, 1)
     assert AutoModel.from_pretrained(tmp_path) is not None
+
+
+@pytest.mark.parametrize("room", [1, 2, 7, 8, 15, 30])
+def test_of_two_texts_the_longer_is_cut_first_as_tokenizers_do_it(room):
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
+    for first in (1, 3, 4, 5, 9, 20):
+        for second in (1, 3, 4, 5, 9, 20):
+            pair = tokenizer(["a " * first], ["b " * second], truncation=True, max_length=room + 3).sequence_ids(0)
+            assert cut_longer_first(first, second, room) == (pair.count(0), pair.count(1)), (first, second)
+
+
+def test_a_third_text_that_finds_no_room_is_as_if_it_were_not_there():
+    format = PairFormat(AutoTokenizer.from_pretrained(model_folder("builtin:tiny")))
+    for third in ([], [7, 8]):
+        assert format.triple([5], [6], third, 5) == format.pair([5], [6], 5)
+    ids, types = format.triple([5], [6], [7, 8], 7)
+    assert ids == [*format.before, 5, *format.between, 6, *format.between, 7, *format.after]
+    assert types == [0, 0, 0, 1, 1, 1, 1]

@@ -36,7 +36,9 @@ from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, fo
 from raydist.training import track
 
 VERSION = 3  # raise when a stage's output changes
+SILVER_VERSION = 4  # the same, of silver pairs alone: no score is asked for again
 PAIR_ROWS_VERSION = 5  # the same, of the dual encoder's rows alone: nothing before them is made anew
+TOLD_ROWS = 100_000  # the size of a larger index is told before it is built
 
 
 # --- corpus ----------------------------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ def _table_work(run: Run, name: str, made: Made) -> Work:
 def _tell(run: Run, name: str, made: Made) -> None:
     """Say what was refused, and stop where it is too much."""
     info = made.manifest.parts[0]["info"]
-    rows = made.manifest.rows + info["questions"]
+    questions = info.get("questions_read", info["questions"])  # a set that was read before this was counted has the second
     repeated = ", ".join(f"{number:,} {kind}" for kind, number in info["duplicates"].items() if number)
     if repeated:
         say(f"corpus {name}: sentences whose text stands elsewhere, too: {repeated}; none of them is a negative of the other")
@@ -158,23 +160,27 @@ def _tell(run: Run, name: str, made: Made) -> None:
         say(f"corpus {name}: {number:,} {note}")
     if info["rejected"]:
         table = read_parquet(run.storage, f"{made.stage.folder}/rejected-00000.parquet")
-        _tell_rejected(run, f"corpus {name}", f"rejected/corpus_{name}.parquet", table, rows)
+        _tell_rejected(run, f"corpus {name}", f"rejected/corpus_{name}.parquet", table, made.manifest.rows, questions)
     else:
         run.folder.delete(f"rejected/corpus_{name}.parquet")  # of an earlier command, before the data were mended
 
 
-def _tell_rejected(run: Run, what: str, file: str, rejected: pa.Table, kept: int) -> None:
-    """Put the rejected rows into the run and say how many they are, and stop where it is too many."""
+def _tell_rejected(run: Run, what: str, file: str, rejected: pa.Table, sentences: int, questions: int = 0) -> None:
+    """Put the rejected rows into the run and say how many they are, and stop where it is too many: of all rows, or of the
+    questions alone, which are few beside the sentences.
+    """
     run.folder.write_bytes(file, encode_table(rejected, "parquet", {}))
     run.rejected[what] = len(rejected)
     show("raydist_rejected_rows", len(rejected), run=run.config.name, set=what)
     reasons = sorted(Counter(rejected["reason"].to_pylist()).items())
     listed, where = ", ".join(f"{number:,} {reason}" for reason, number in reasons), run.folder.path(file)
     say(f"{what}: rejected {len(rejected):,} rows ({listed}); see {where}")
-    share, limit = len(rejected) / (kept + len(rejected)), run.config.data.max_rejected
+    asked, limit = rejected["what"].to_pylist().count("question"), run.config.data.max_rejected
+    shares = {"rows": len(rejected) / (sentences + questions + len(rejected)), "questions": asked / max(1, questions + asked)}
+    share, of = max((share, of) for of, share in shares.items())
     if share > limit:
         raise InputError(
-            f"{what}: {share:.1%} of the rows are bad, more than data.max_rejected allows ({limit:.1%}). Look at "
+            f"{what}: {share:.1%} of the {of} are bad, more than data.max_rejected allows ({limit:.1%}). Look at "
             f"{where}; mend the data, or raise data.max_rejected (to {np.ceil(share * 100) / 100:.2f})"
         )
 
@@ -241,14 +247,18 @@ def trained_encoder(run: Run) -> Encoder:
 
 def index_bm25(run: Run, corpus: Corpus) -> Made:
     """A BM25 index of a corpus, in shards whose statistics are those of the whole."""
-    from raydist.mining.bm25 import publish_index, stop_words
+    from raydist.mining.bm25 import estimate_bytes, publish_index, stop_words
 
-    given = run.config.index
+    given, rows = run.config.index, corpus.num_sentences
     rules = {"min_chars": given.min_chars, "stop_words": stop_words(given.stop_words), "stemmer": given.stemmer}
     identity = {"version": VERSION, "sentences": corpus.sentences.stage.fingerprint, "rules": rules}
     identity["shard_rows"] = given.shard_rows
     stage = Stage(run.storage, "bm25", identity)
     work = Work(stage, _shards(corpus, stage, given.shard_rows), f"BM25 index of {corpus.name}")
+    if stage.manifest() is None and rows > TOLD_ROWS:
+        files = corpus.sentences.stage.storage.sizes(f"{corpus.sentences.stage.folder}/table")
+        size = estimate_bytes(rows, files["texts_bytes.npy"], files["ids_bytes.npy"], len(work.specs))
+        say(f"{work.title}: {rows:,} sentences, about {size / 2**30:.1f} GiB")
 
     def publish(work: Work, lines: list[dict]) -> list[dict]:
         _publish(work, lambda folder, names: publish_index(folder, names))
@@ -271,10 +281,10 @@ def index_dense(run: Run, corpus: Corpus, encoder: Encoder) -> Made:
         identity["file"] = FAISS_FILE
     stage = Stage(run.storage, "vectors", identity)
     work = Work(stage, _shards(corpus, stage, shard_rows), f"dense index of {corpus.name}")
-    if stage.manifest() is None and (rows > 100_000 or given.dense != "flat"):
+    if stage.manifest() is None and (rows > TOLD_ROWS or given.dense != "flat"):
         wanted, units = DenseSettings(**settings), encoder_units(encoder)
         wanted.check(min(rows, shard_rows), units)  # now, and not when all is encoded
-        if rows > 100_000:
+        if rows > TOLD_ROWS:
             size = estimate_bytes(rows, units, wanted, shards=len(work.specs))
             say(f"dense index of {corpus.name}: {rows:,} sentences, about {size / 2**30:.1f} GiB at {units} units")
 
@@ -325,18 +335,22 @@ def _publish(work: Work, publish: Callable[[Path, list[str]], None]) -> None:
                 storage.write_bytes(file.relative_to(folder).as_posix(), file.read_bytes())
 
 
-def search_bm25(run: Run, corpus: Corpus, index: Made, k: int) -> Made:
-    """The k best sentences for each question by BM25."""
+def search_bm25(run: Run, corpus: Corpus, index: Made, k: int, within: int = 0) -> Made:
+    """The k best sentences for each question by BM25; where the best `within` are wanted, too, one search serves both."""
     formula = run.config.index.formula()
     identity = {"version": VERSION, "index": index.stage.fingerprint, "formula": formula, "k": k}
+    if within > k:
+        return _cut(run, corpus, "bm25_hits", identity, search_bm25(run, corpus, index, within), k)
     kwargs = {"k": k, "threads": _threads(run), "formula": formula}
     return _over_blocks(run, corpus, "bm25_hits", identity, make.bm25_hits_part_maker, kwargs, {"index": index.stage.uri})
 
 
-def search_dense(run: Run, corpus: Corpus, index: Made, encoder: Encoder, k: int) -> Made:
-    """The k best sentences for each question by a dense index."""
+def search_dense(run: Run, corpus: Corpus, index: Made, encoder: Encoder, k: int, within: int = 0) -> Made:
+    """The k best sentences for each question by a dense index, as in `search_bm25`."""
     search = run.config.index.dense_search()
     identity = {"version": VERSION, "index": index.stage.fingerprint, "k": k, "search": search}
+    if within > k and run.config.index.dense == "flat":  # one that is not exact may find others where it looks deeper
+        return _cut(run, corpus, "dense_hits", identity, search_dense(run, corpus, index, encoder, within), k)
     kwargs = {
         "model": encoder.where,
         "encoder": encoder.settings("question"),
@@ -346,6 +360,11 @@ def search_dense(run: Run, corpus: Corpus, index: Made, encoder: Encoder, k: int
     }
     same = {"index": index.stage.uri}
     return _over_blocks(run, corpus, "dense_hits", identity, make.dense_hits_part_maker, kwargs, same, gpus=_gpus(run))
+
+
+def _cut(run: Run, corpus: Corpus, name: str, identity: dict[str, Any], hits: Made, k: int) -> Made:
+    """The first k of deeper lists: the very stage that a search for k would make, so it is known by that alone."""
+    return _over_blocks(run, corpus, name, identity, make.top_hits_part_maker, {"depth": k}, made_from={"hits": hits})
 
 
 def _over_blocks(
@@ -362,14 +381,20 @@ def _over_blocks(
     blocks: list[int] | None = None,
     gpus: float = 0,
     extra: dict[str, Any] | None = None,
+    made_from: dict[str, Made] | None = None,
 ) -> Made:
-    """A stage with one part for each block of questions; `inputs` are stages of the same blocks, taken part by part."""
+    """A stage with one part for each block of questions; `inputs` are stages of the same blocks, taken part by part.
+    `made_from` are such stages, too, but none that it is known by: without them the same would be made in another way.
+    """
     inputs = inputs or {}
     identity = identity | {"set": corpus.made.stage.fingerprint, "block": corpus.block_questions}
     identity |= {of: made.stage.fingerprint for of, made in inputs.items()}
     specs = []
     for number, block in enumerate(corpus.blocks()):
-        taken = {of: {"folder": made.stage.uri, "name": made.manifest.parts[number]["name"]} for of, made in inputs.items()}
+        taken = {
+            of: {"folder": made.stage.uri, "name": made.manifest.parts[number]["name"]}
+            for of, made in (inputs | (made_from or {})).items()
+        }
         specs.append(block | (same or {}) | taken | (extra or {}))
     stage = Stage(run.storage, name, identity, kind=kind)
     work = Work(stage, specs, f"{name.replace('_', ' ')} of {corpus.name}")
@@ -398,19 +423,21 @@ class Found:
 
 
 def find(run: Run, corpus: Corpus, encoder: Encoder, depth: int) -> Found:
-    """BM25 and dense results of the training questions."""
-    bm25 = search_bm25(run, corpus, index_bm25(run, corpus), depth)
+    """BM25 and dense results of the training questions. Negatives and candidates are drawn from one search, to the depth of
+    the deeper; each is known by its own, so that another number of candidates leaves the cross-encoder as it is.
+    """
+    within = max(NEGATIVES_DEPTH, run.config.mining.candidates)
+    bm25 = search_bm25(run, corpus, index_bm25(run, corpus), depth, within)
     vectors = index_dense(run, corpus, encoder)
-    return Found(bm25, search_dense(run, corpus, vectors, encoder, depth), vectors)
+    return Found(bm25, search_dense(run, corpus, vectors, encoder, depth, within), vectors)
 
 
 NEGATIVES_DEPTH = 10  # docs/methods.md 5.2: negatives are drawn from so many of each source
 
 
-def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bool = False) -> Run:
-    """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on others."""
-    given, mining = run.config.cross_encoder, run.config.mining
-    found = find(run, corpus, encoder, NEGATIVES_DEPTH)
+def label_pairs(run: Run, corpus: Corpus, found: Found) -> Made:
+    """Gold pairs and 1:1:1 negatives."""
+    mining = run.config.mining
     settings = {
         "seed": run.config.seed,
         "negatives_per_source": mining.negatives_per_source,
@@ -418,11 +445,19 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
     }
     inputs = {"bm25": found.bm25, "dense": found.dense}
     identity: dict[str, Any] = {"version": VERSION, **settings}
-    labelled = _over_blocks(
+    return _over_blocks(
         run, corpus, "labelled_pairs", identity, make.labelled_part_maker, {"settings": settings}, inputs=inputs
     )
+
+
+def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bool = False) -> Run:
+    """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on others."""
+    given = run.config.cross_encoder
+    found = find(run, corpus, encoder, NEGATIVES_DEPTH)
+    labelled = label_pairs(run, corpus, found)
     lengths = {"max_question_length": given.max_question_length, "max_length": given.max_length}
     model = {"name": given.model.name, "revision": given.model.revision}
+    context = _cross_context(run)
     changes = {
         "name": _cross_encoder_name(run),
         "task": "cross_encoder",
@@ -439,9 +474,9 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
             beside,
             corpus,
             "cross_rows",
-            identity,
+            identity | context,
             make.cross_rows_part_maker,
-            {"model": model, "lengths": lengths},
+            {"model": model, "lengths": lengths, **context},
             inputs={"labelled": labelled},
             kind="arrow",
             extra={"dev": dev},
@@ -455,6 +490,11 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
     train_on(beside, sets, fresh=fresh)
     _judge(run, beside, corpus, labelled, encoder, found.vectors)
     return beside
+
+
+def _cross_context(run: Run) -> dict[str, bool]:
+    """Whether the cross-encoder reads paragraphs: nothing where it does not, so that what was made before is still known."""
+    return {"context": True} if run.config.cross_encoder.answer_context == "paragraph" else {}
 
 
 def _cross_encoder_name(run: Run) -> str:
@@ -537,8 +577,9 @@ def score(run: Run, cross_encoder: Run, corpus: Corpus, pairs: Made | None, name
         "digest": digest,
         "threads": _threads(run),
         "settings": settings,
+        **_cross_context(run),
     }
-    identity = {"version": VERSION, "model": digest, **settings}
+    identity = {"version": VERSION, "model": digest, **settings, **_cross_context(run)}
     return _over_blocks(
         run,
         corpus,
@@ -586,7 +627,7 @@ def mine(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run, number:
         run,
         corpus,
         "silver",
-        {"version": VERSION, **choose},
+        {"version": SILVER_VERSION, **choose},
         make.silver_part_maker,
         {"settings": choose},
         inputs={"scores": scores},
@@ -603,9 +644,10 @@ def _tell_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
     from raydist.mining.silver import example_table, write_selection
 
     mining = run.config.mining
-    with run.folder.writing("mining/silver.parquet") as file:
-        told = write_selection(file, _tables(silver), corpus.num_gold, threshold=mining.threshold, seed=run.config.seed)
     sentences = SentenceTable(Storage(corpus.sentences.stage.uri).local_copy("") / "table")
+    settings: dict[str, Any] = {"sentences": sentences, "threshold": mining.threshold, "seed": run.config.seed}
+    with run.folder.writing("mining/silver.parquet") as file:
+        told = write_selection(file, _tables(silver), corpus.num_gold, **settings)
     examples = example_table(told.examples, corpus.read("questions"), corpus.read("gold"), sentences)
     run.folder.write_json("mining/yield.json", told.curve)
     run.folder.write_bytes("mining/examples.parquet", encode_table(examples, "parquet", {}))

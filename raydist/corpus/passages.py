@@ -47,7 +47,7 @@ from raydist.corpus.readers import (
     passage_id,
 )
 from raydist.errors import InputError
-from raydist.records import Example, Rejected
+from raydist.records import Example, Rejected, name_rejected
 
 EMPTY_SENTENCE = "empty sentence"
 EMPTY_DOCUMENT = "empty document"
@@ -162,7 +162,8 @@ class OpenSet:
             )
             yield kept, block.passages
         if not len(self._known):
-            raise InputError(f"{self._source}: the corpus is empty; wanted at least one sentence with text")
+            rejected = name_rejected(self.rejected)
+            raise InputError(f"{self._source}: the corpus is empty; wanted at least one sentence with text{rejected}")
         self._at_end = True
 
     def questions_and_gold(self) -> tuple[pa.Table, pa.Table]:

@@ -20,8 +20,6 @@ bytes a sentence and one block of texts. The folder appears whole, by rename.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raydist.errors import InputError
-from raydist.shards import load_array, load_strings, order_by_id, string_array, string_parts
+from raydist.shards import load_array, load_strings, new_folder, order_by_id, string_array, string_parts
 
 FORMAT = 1
 BLOCK_ROWS = 65_536  # texts put in order at a time
@@ -114,16 +112,9 @@ def build_sentence_table(folder: Path | str, sentences: Iterable[pa.Table], pass
     sentences name are wanted.
     """
     folder = Path(folder)
-    building = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    try:
+    with new_folder(folder) as building:
         facts = _write(building, sentences, passages)
         (building / "sentences.json").write_text(json.dumps({"format": FORMAT} | facts, indent=1) + "\n")
-        shutil.rmtree(folder, ignore_errors=True)
-        building.rename(folder)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
     return SentenceTable(folder)
 
 

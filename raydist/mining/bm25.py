@@ -18,9 +18,10 @@ Ties go to the smaller sentence id, in the order of code points: rows of a shard
     INDEX/statistics-00001/     terms, counts (.npy, memory-mapped)
 
 All folders appear by rename after they are whole. What grows with what: a shard on disk takes 6 bytes for each
-(term, row) pair plus its ids and terms; building one takes about 35 bytes of memory per word occurrence; searching
-takes 4 bytes per row and thread, beyond the mapped files. The statistics hold every term once: merging them takes
-memory for the vocabularies of 16 shards at a time, and for the ids of all new shards, to see that none is given twice.
+(term, row) pair plus its ids and terms (``estimate_bytes`` says it in advance); building one takes about 35 bytes of
+memory per word occurrence; searching takes 4 bytes per row and thread, beyond the mapped files. The statistics hold every
+term once: merging them takes memory for the vocabularies of 16 shards at a time, and for the ids of all new shards, to see
+that none is given twice.
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ from raydist.shards import (
 FORMAT = 1
 BLOCK_ROWS = 16_384  # texts tokenized at a time
 MERGE_SHARDS = 16  # vocabularies merged at a time
+# Of an estimate: bytes of text for each (term, row) pair, which are 7 in English (4 in Chinese, 16 in Russian); terms over the
+# root of the pairs, as in sentences of encyclopedias; bytes for each term.
+TEXT_BYTES, TERMS, TERM_BYTES = 7, 50, 32
 
 Idf = Literal["lucene", "robertson", "atire"]
 Backend = Literal["auto", "numba", "numpy"]
@@ -300,6 +304,13 @@ def build_shard(folder: Path, ids: Iterable[str], texts: Iterable[str], rules: W
     }
     facts = {"format": FORMAT, "rows": num_rows, "total_length": int(lengths.sum()), "rules": _plain(rules)}
     write_folder(Path(folder), arrays, facts, "shard.json")
+
+
+def estimate_bytes(num_rows: int, text_bytes: int, id_bytes: int, shards: int = 1) -> int:
+    """About how large the files of an index will be, from the bytes of all texts and ids."""
+    pairs = text_bytes / TEXT_BYTES
+    terms = TERMS * (math.sqrt(pairs * shards) + math.sqrt(pairs))  # those of each shard, and of the statistics
+    return round(6 * pairs + id_bytes + 8 * num_rows + TERM_BYTES * terms)
 
 
 def _code_pairs(frequency: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

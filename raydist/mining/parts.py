@@ -23,7 +23,7 @@ from raydist.corpus.passages import PASSAGE_SCHEMA, SENTENCE_SCHEMA, OpenSet, Re
 from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.models import open_model, tower_folder
-from raydist.records import SCORED_SCHEMA, SILVER_SCHEMA, rejected_table
+from raydist.records import SCORED_SCHEMA, SILVER_SCHEMA, name_rejected, rejected_table
 from raydist.storage import Storage, fetch, read_between, read_parquet, read_rows
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
                 passages.add(around)
                 keys.append(block.select(["text_key", "bag_key"]))
         questions, gold = found.questions_and_gold()
+        questions_read = questions.num_rows
         if spec["questions"] is not None and spec["questions"] < questions.num_rows:
             from raydist.reader.parts import draw_questions
 
@@ -99,7 +100,10 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
             gold = gold.filter(pc.is_in(gold["question_id"], value_set=questions["question_id"].combine_chunks()))
         if not questions.num_rows and spec["format"] != "documents":
             names = ", ".join(place["name"] for place in spec["files"])
-            raise InputError(f"{names or 'sample:'}: no question has a gold sentence in the corpus")
+            raise InputError(
+                f"{names or 'sample:'}: no question has a gold sentence in the corpus; wanted gold whose ids are those of "
+                f"questions and sentences{name_rejected(found.rejected)}"
+            )
         order = [("question_id", "ascending")]
         return {
             "part": pa.table({"sentences": [sentences.rows]}),
@@ -111,6 +115,7 @@ def retrieval_set_part_maker() -> Callable[[dict], Made]:
             "info": {
                 "rows": sentences.rows,
                 "questions": questions.num_rows,
+                "questions_read": questions_read,  # before some were chosen
                 "gold": gold.num_rows,
                 "passages": passages.rows,
                 "rejected": len(found.rejected),
@@ -296,8 +301,10 @@ def labelled_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]:
     return make
 
 
-def cross_rows_part_maker(*, model: dict, lengths: dict[str, int]) -> Callable[[dict], Made]:
-    """Labelled pairs -> tokens. Of a block the questions for training, or those held out."""
+def cross_rows_part_maker(*, model: dict, lengths: dict[str, int], context: bool = False) -> Callable[[dict], Made]:
+    """Labelled pairs -> tokens, with `context` those of the sentence's paragraph, too. Of a block the questions for training,
+    or those held out.
+    """
     from transformers import AutoTokenizer
 
     from raydist.mining.silver import with_texts
@@ -309,12 +316,14 @@ def cross_rows_part_maker(*, model: dict, lengths: dict[str, int]) -> Callable[[
     def make(spec: dict) -> Made:
         pairs = read_part(spec, "labelled")
         pairs = pairs.filter(pc.equal(pairs["is_dev"], spec["dev"]))
-        pairs = with_texts(pairs, read_questions(spec), open_sentences(spec["sentences"]))
+        sentences = open_sentences(spec["sentences"])
+        pairs = with_texts(pairs, read_questions(spec), sentences)
         columns = {name: pairs[name].to_pylist() for name in pairs.column_names}
         table = tokenize_cross_pairs(
             tokenizer,
             columns["question"],
             columns["sentence"],
+            contexts=_contexts(sentences, sentences.rows_of(pairs["sentence_id"], "the sentence")) if context else None,
             labels=columns["label"],
             question_keys=[text_hash(id) for id in columns["question_id"]],
             sentence_keys=[text_hash(id) for id in columns["sentence_id"]],
@@ -338,8 +347,12 @@ def candidates_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]
     return make
 
 
-def scores_part_maker(*, model: dict, digest: str, threads: int, settings: dict[str, Any]) -> Callable[[dict], Made]:
-    """Pairs of a block -> the cross-encoder's logits. Pairs go by number; each text is tokenized once."""
+def scores_part_maker(
+    *, model: dict, digest: str, threads: int, settings: dict[str, Any], context: bool = False
+) -> Callable[[dict], Made]:
+    """Pairs of a block -> the cross-encoder's logits. Pairs go by number; each text is tokenized once. With `context` it reads
+    the sentence's paragraph, too.
+    """
     import torch
 
     from raydist.mining.cross_encoder import sigmoid
@@ -357,7 +370,8 @@ def scores_part_maker(*, model: dict, digest: str, threads: int, settings: dict[
         question_of = pc.index_in(pairs["question_id"], value_set=asked).to_numpy()
         rows, sentence_of = np.unique(table.rows_of(pairs["sentence_id"], "the candidate"), return_inverse=True)
         texts = table.texts(rows).to_pylist()
-        logits = scorer.score(questions["text"].to_pylist(), texts, question_of, sentence_of)
+        around = _contexts(table, rows) if context else None
+        logits = scorer.score(questions["text"].to_pylist(), texts, question_of, sentence_of, around)
         scored = pairs.append_column("logit", pa.array(logits, pa.float32()))
         if spec.get("plain"):  # a ranking wants no more than that
             return {"part": scored}
@@ -394,7 +408,7 @@ def cosines_part_maker(*, model: dict, encoder: dict[str, Any], threads: int) ->
 
 
 def top_hits_part_maker(*, depth: int) -> Callable[[dict], Made]:
-    """The best hits of each question, to be ranked anew."""
+    """The best hits of each question, from deeper lists."""
 
     def make(spec: dict) -> Made:
         hits = read_part(spec, "hits")
@@ -408,7 +422,7 @@ def silver_part_maker(*, settings: dict[str, Any]) -> Callable[[dict], Made]:
     from raydist.mining.silver import select_silver
 
     def make(spec: dict) -> Made:
-        return {"part": select_silver(read_part(spec, "scores"), **settings)}
+        return {"part": select_silver(read_part(spec, "scores"), sentences=open_sentences(spec["sentences"]), **settings)}
 
     return make
 

@@ -1,7 +1,8 @@
 """Scores of (question, sentence) pairs from a trained cross-encoder: each text is tokenized once, however many pairs it is in.
 
 A pair is ``[CLS] question [SEP] sentence [SEP]``, or what the tokenizer's own format is (methods 5.3). The question is cut to
-``max_question_length`` tokens, then the sentence to what is left of ``max_length``; special tokens count.
+``max_question_length`` tokens, then the sentence to what is left of ``max_length``; special tokens count. With contexts it is
+``[CLS] question [SEP] sentence [SEP] paragraph [SEP]``, and of the last two the longer is cut first.
 """
 
 from __future__ import annotations
@@ -56,14 +57,23 @@ class CrossScorer:
         sentences: Sequence[str],
         question_of: Sequence[int] | np.ndarray,
         sentence_of: Sequence[int] | np.ndarray,
+        contexts: Sequence[str] | None = None,
     ) -> np.ndarray:
-        """One float32 logit for each pair (questions[question_of[i]], sentences[sentence_of[i]]), in the order of the pairs."""
+        """One float32 logit for each pair (questions[question_of[i]], sentences[sentence_of[i]]), in the order of the pairs.
+
+        ``contexts`` are the paragraphs of the sentences, empty where there is none, for a model that was trained with them.
+        """
         if len(question_of) != len(sentence_of):
             raise InputError(f"{len(question_of)} questions for {len(sentence_of)} sentences: a pair has one of each")
+        if contexts is not None and len(contexts) != len(sentences):
+            raise InputError(f"{len(contexts)} contexts for {len(sentences)} sentences: give one for each")
         question_ids = tokenize(self.tokenizer, questions, self.max_question_length)
         sentence_ids = tokenize(self.tokenizer, sentences, self.max_length)
+        around = [""] * len(sentences) if contexts is None else contexts
+        paragraphs = list(dict.fromkeys(around))  # many sentences share one
+        paragraph_ids = dict(zip(paragraphs, tokenize(self.tokenizer, paragraphs, self.max_length)))
         rows = [
-            self.format.pair(question_ids[question], sentence_ids[sentence], self.max_length)
+            self.format.triple(question_ids[question], sentence_ids[sentence], paragraph_ids[around[sentence]], self.max_length)
             for question, sentence in zip(question_of, sentence_of)
         ]
         logits = self.encoder.score(rows)

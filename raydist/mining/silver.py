@@ -3,6 +3,7 @@
 Scores are final when they come here. Threshold, power, weighting and calibration change what is kept and how much it counts
 without asking the model again. All functions but ``yield_curve`` and ``write_selection``, which go over any number of blocks,
 are of one block of whole questions; the results of the blocks, put together, do not depend on the blocks.
+Of sentences with the same words, in any order, a question keeps one: copies in a corpus would count it as often as they are.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from raydist.records import MINED_EXAMPLE_SCHEMA, SCORED_SCHEMA, SILVER_SCHEMA, 
 Weighting = Literal["power", "none", "binary"]
 
 BELOW = "p below the threshold"
+COPY = "same words as a kept pair"
 THRESHOLDS = tuple(round(step / 50, 2) for step in range(51))  # of a yield curve
 EXAMPLES = 20  # kept ones, and as many rejected ones, in a report
 BY_PAIR = [("question_id", "ascending"), ("sentence_id", "ascending")]
@@ -34,6 +36,7 @@ BY_PAIR = [("question_id", "ascending"), ("sentence_id", "ascending")]
 def select_silver(
     scored: pa.Table,
     *,
+    sentences: SentenceTable | None = None,
     threshold: float = 0.5,
     power: float = 2.0,
     weighting: Weighting = "power",
@@ -45,6 +48,7 @@ def select_silver(
     Weights of kept pairs: ``power`` p^power (Eq. 2), ``none`` 1, ``binary`` 1 where p >= 0.5 and 0 below, which differs
     from ``none`` only under a threshold below 0.5. With a temperature p is made anew from the logit (less ``shift``), else it
     is as scored.
+    With ``sentences`` a question keeps one of those with the same words: of the highest p, then of the smallest id.
     A selection can be selected from again.
     """
     if weighting not in get_args(Weighting):
@@ -61,13 +65,15 @@ def select_silver(
         scored = scored.set_column(SCORED_SCHEMA.get_field_index("p"), SCORED_SCHEMA.field("p"), p)
     # as stored, and not more exactly: a selection read from disk must be the same one
     p = scored["p"].to_numpy().astype(np.float64)
-    kept = p >= threshold
+    is_copy = _copies(scored, sentences)
+    kept = (p >= threshold) & ~is_copy
+    reason = pc.if_else(pa.array((p >= threshold) & is_copy), COPY, BELOW)
     weight = {"power": p**power, "none": np.ones_like(p), "binary": (p >= 0.5).astype(float)}[weighting]
     columns = [
         *scored.columns,
         _sources(scored),
         pa.array(kept),
-        pc.if_else(pa.array(kept), pa.scalar(None, pa.string()), BELOW),
+        pc.if_else(pa.array(kept), pa.scalar(None, pa.string()), reason),
         pa.array(np.where(kept, weight, 0.0), pa.float32()),
     ]
     return pa.table(columns, schema=SILVER_SCHEMA)
@@ -87,6 +93,23 @@ def _check_scores(scored: pa.Table) -> None:
         raise InputError(f"scores of {len(models)} cross-encoders are mixed ({', '.join(map(str, models))}); take those of one")
 
 
+def _copies(scored: pa.Table, sentences: SentenceTable | None) -> np.ndarray:
+    """Which pairs have the words of another one of their question that comes before them: by p, then by sentence id.
+
+    That one is kept wherever a copy could be, so a threshold changes nothing here.
+    """
+    copies = np.zeros(scored.num_rows, bool)
+    if sentences is None or not scored.num_rows:
+        return copies
+    words = sentences.bag_keys[sentences.rows_of(scored["sentence_id"], "the candidate")]
+    question = scored["question_id"].combine_chunks().dictionary_encode().indices.to_numpy()
+    by_id = np.argsort(pc.array_sort_indices(scored["sentence_id"].combine_chunks()).to_numpy())
+    order = np.lexsort((by_id, -scored["p"].to_numpy(), words, question))
+    question, words = question[order], words[order]
+    copies[order[1:]] = (question[1:] == question[:-1]) & (words[1:] == words[:-1])
+    return copies
+
+
 def _sources(scored: pa.Table) -> pa.Array:
     found = {
         "bm25": pc.is_valid(scored["bm25_rank"]).to_pylist(),
@@ -101,13 +124,15 @@ def yield_curve(
     scored: Iterable[pa.Table],
     num_gold: int,
     *,
+    sentences: SentenceTable | None = None,
     threshold: float | None = None,
     temperature: float | None = None,
     thresholds: Sequence[float] = THRESHOLDS,
 ) -> dict:
     """How many pairs each threshold would keep, and their share of the gold pairs: what ``mining/yield.json`` holds.
 
-    Goes over any number of blocks, which may cut a question in two; ``threshold`` is the one in force, if any.
+    Goes over any number of blocks; ``threshold`` is the one in force, if any. Blocks may cut a question in two, but not with
+    ``sentences``, which keep copies out as in ``select_silver``.
     """
     asked = np.unique([*thresholds, *([] if threshold is None else [threshold])])
     pairs, candidates = np.zeros(len(asked), np.int64), 0
@@ -116,9 +141,9 @@ def yield_curve(
         p = block["p"].to_numpy()
         if temperature is not None:
             p = sigmoid(block["logit"].to_numpy(), temperature).astype(np.float32)
-        p = np.sort(p.astype(np.float64))
+        p = np.sort(p[~_copies(block, sentences)].astype(np.float64))
         pairs += len(p) - np.searchsorted(p, asked)
-        candidates += len(p)
+        candidates += block.num_rows
     points = [
         {"threshold": float(at), "pairs": int(count), "share_of_gold": int(count) / max(1, num_gold)}
         for at, count in zip(asked, pairs)
@@ -134,7 +159,15 @@ class Selection(NamedTuple):
     kept: int
 
 
-def write_selection(file: IO[bytes], silver: Iterable[pa.Table], num_gold: int, *, threshold: float, seed: int) -> Selection:
+def write_selection(
+    file: IO[bytes],
+    silver: Iterable[pa.Table],
+    num_gold: int,
+    *,
+    sentences: SentenceTable | None = None,
+    threshold: float,
+    seed: int,
+) -> Selection:
     """All blocks of a selection as one Parquet file, and what is to be told of them, with one block in memory at a time."""
     chosen, kept = SILVER_SCHEMA.empty_table(), 0
 
@@ -147,7 +180,7 @@ def write_selection(file: IO[bytes], silver: Iterable[pa.Table], num_gold: int, 
             yield block
 
     with pq.ParquetWriter(file, SILVER_SCHEMA, compression="zstd") as writer:
-        curve = yield_curve(written(writer), num_gold, threshold=threshold)
+        curve = yield_curve(written(writer), num_gold, sentences=sentences, threshold=threshold)
     return Selection(curve, chosen, kept)
 
 

@@ -244,6 +244,7 @@ def paired_ranking(first: Sequence[Run], other: Sequence[Run], test_set: str, me
     for run in (*first, *other):
         rows = run.ranked.get(test_set)
         rows = rows.filter(pc.equal(rows["method"], method)) if rows is not None else RANKED_SCHEMA.empty_table()
+        rows = rows.filter(pc.is_valid(rows[metric]))
         by_run.append({id: 100 * value for id, value in zip(rows["question_id"].to_pylist(), rows[metric].to_pylist())})
     return None if all(scores == by_run[0] for scores in by_run) else paired_groups(by_run, len(first))
 

@@ -24,7 +24,7 @@ from raydist.report.parts import figures, measure_name, with_interval
 from raydist.report.plots import Curve, line_plot
 from raydist.report.runs import Run
 
-METRICS = ("P@1", "P@5", "P@10", "MRR@100", "recall@100", "nDCG@10")
+METRICS = ("P@1", "P@5", "P@10", "MRR@100", "recall@10", "recall@100", "nDCG@10")
 METHODS = {
     "bm25": "BM25",
     "untrained": "Encoder, untrained",
@@ -107,7 +107,8 @@ def retrieval(run: Run) -> Html | None:
         return None
     note = (
         "In per cent. P@N: questions with a right sentence among the first N. MRR@100: mean of 1 / rank of the first right "
-        "one. Small figures: 95 % bootstrap interval over questions; of a difference from a paired bootstrap, with its p. They "
+        "one. recall@N: the share of a question's right sentences among the first N. Small figures: 95 % bootstrap interval "
+        "over questions; of a difference from a paired bootstrap, with its p. They "
         "tell what other questions might do, and nothing about another seed."
     )
     return join([*parts, el("p", note, class_="note")])

@@ -233,6 +233,9 @@ def _read_table(run: Run, file: Path, schema: pa.Schema) -> pa.Table | None:
         table = pq.ParquetFile(file).read()
         if schema == REJECTED_SCHEMA and "unit" not in table.column_names:  # of a corpus that was read before there was one
             table = table.append_column("unit", pa.array(["line"] * table.num_rows, pa.string()))
+        for name in ("recall@10", "nDCG@10") if schema == RANKED_SCHEMA else ():  # lists scored before had two metrics
+            if name not in table.column_names:
+                table = table.append_column(name, pa.nulls(table.num_rows, pa.float32()))
         return table.select(schema.names).cast(schema)
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         run.damaged.append(f"{file.parent.name}/{file.name}: {str(error).splitlines()[0]}")

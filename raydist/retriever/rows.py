@@ -21,6 +21,7 @@ import torch
 from raydist.errors import InputError
 from raydist.mapped import MappedRows, pad_tokens
 from raydist.objectives.pairs import CrossBatch, CrossGroup, PairBatch, PairGroup, Tokens
+from raydist.packed import PairFormat, tokenize
 from raydist.reader.features import cut_questions
 
 CROSS_SCHEMA = pa.schema(
@@ -69,6 +70,7 @@ def tokenize_cross_pairs(
     questions: Sequence[str],
     sentences: Sequence[str],
     *,
+    contexts: Sequence[str] | None = None,
     labels: Sequence[float] | None = None,
     question_keys: Sequence[int] | None = None,
     sentence_keys: Sequence[int] | None = None,
@@ -78,9 +80,16 @@ def tokenize_cross_pairs(
     """``[CLS] question [SEP] sentence [SEP]``: the question's first tokens, and as much of the sentence as there is room for.
 
     Where a question is not too long, this is what sentence-transformers' CrossEncoder makes of the pair.
+    With ``contexts`` (``cross_encoder.answer_context: paragraph``), the sentences' paragraphs, empty where there is none, it is
+    ``[CLS] question [SEP] sentence [SEP] paragraph [SEP]``; of the last two the longer is cut first.
     """
     _check_equal(
-        questions=questions, sentences=sentences, labels=labels, question_keys=question_keys, sentence_keys=sentence_keys
+        questions=questions,
+        sentences=sentences,
+        contexts=contexts,
+        labels=labels,
+        question_keys=question_keys,
+        sentence_keys=sentence_keys,
     )
     if max_question_length + tokenizer.num_special_tokens_to_add(pair=True) >= max_length:
         raise InputError(
@@ -90,8 +99,11 @@ def tokenize_cross_pairs(
     _check_length(tokenizer, max_length)
     if not len(questions):
         return CROSS_SCHEMA.empty_table()
-    cut = cut_questions(list(questions), tokenizer, max_question_length)
-    ids, types = _tokenize(tokenizer, cut, list(sentences), truncation="only_second", max_length=max_length)
+    if contexts is None:
+        cut = cut_questions(list(questions), tokenizer, max_question_length)
+        ids, types = _tokenize(tokenizer, cut, list(sentences), truncation="only_second", max_length=max_length)
+    else:
+        ids, types = _tokenize_triples(tokenizer, questions, sentences, contexts, max_question_length, max_length)
     nothing = [0] * len(ids)
     columns = {
         "question": nothing if question_keys is None else question_keys,
@@ -101,6 +113,25 @@ def tokenize_cross_pairs(
         "token_types": types,
     }
     return pa.Table.from_pydict(columns, schema=CROSS_SCHEMA)
+
+
+def _tokenize_triples(
+    tokenizer: Any,
+    questions: Sequence[str],
+    sentences: Sequence[str],
+    contexts: Sequence[str],
+    max_question_length: int,
+    max_length: int,
+) -> tuple[list[list[int]], list[list[int]]]:
+    """As ``CrossScorer`` makes them: what is trained on is what is scored."""
+    format = PairFormat(tokenizer)
+    parts = [
+        tokenize(tokenizer, texts, longest)
+        for texts, longest in ((questions, max_question_length), (sentences, max_length), (contexts, max_length))
+    ]
+    rows = [format.triple(question, sentence, context, max_length) for question, sentence, context in zip(*parts)]
+    has_types = "token_type_ids" in tokenizer.model_input_names
+    return [ids for ids, _ in rows], [types if has_types else [] for _, types in rows]
 
 
 def tokenize_pairs(

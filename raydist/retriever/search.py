@@ -21,7 +21,7 @@ import pyarrow as pa
 from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.models import open_model
-from raydist.shards import put_in_force
+from raydist.shards import new_folder, put_in_force
 from raydist.storage import folder_digest
 
 if TYPE_CHECKING:
@@ -41,20 +41,18 @@ def publish(folder: Path, index: Path, table: Path, search: dict[str, Any]) -> N
     """
     if (folder / "index.json").is_file() and len(_tables(folder)) > 1:
         raise InputError(f"{folder} holds documents that were added to it; delete it first, or give the run another name")
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(beside, ignore_errors=True)
-    for source, target in ((index, beside), (table, beside / "texts-00000")):
-        for file in sorted(source.rglob("*")):
-            if file.is_file() and not file.name.startswith("part-") and file.name != "manifest.json":
-                to = target / file.relative_to(source)
-                to.parent.mkdir(parents=True, exist_ok=True)
+    facts = json.loads((index / "index.json").read_text())
+    # what is in force, and nothing beside it: a stage has parts, too, and what a killed command has left
+    sources = {name: index / name for name in (*facts["shards"], facts.get("statistics")) if name} | {"texts-00000": table}
+    with new_folder(folder) as beside:
+        for name, source in sources.items():
+            (beside / name).mkdir()
+            for file in sorted(source.iterdir()):
                 try:
-                    os.link(file, to)
+                    os.link(file, beside / name / file.name)
                 except OSError:
-                    shutil.copy2(file, to)
-    put_in_force(beside, json.loads((beside / "index.json").read_text()) | search)
-    shutil.rmtree(folder, ignore_errors=True)
-    beside.rename(folder)
+                    shutil.copy2(file, beside / name / file.name)
+        put_in_force(beside, facts | search)
 
 
 def _tables(folder: Path) -> list[Path]:

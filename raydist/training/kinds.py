@@ -265,6 +265,11 @@ class RetrieverKind(Kind):
         )
         return RetrieverTask(encoder, loss, chunk_rows=given.chunk_rows, cached=given.cached)
 
+    def remarks(self) -> list[str]:
+        if self.config.train.choose == "last":
+            return []
+        return ["train.choose is best, and a retriever is not judged while it trains: the last model is taken"]
+
     def save(self, task: RetrieverTask, folder: Path) -> None:
         from raydist.retriever.pooling import resolve_prefixes
 

@@ -52,6 +52,15 @@ def test_plain_documents_are_indexed_and_more_are_added(make_run, tmp_path, caps
     assert [(row["line"], row["id"]) for row in named] == [(2, ""), (1, "blank")]
 
 
+def test_the_size_of_a_large_index_is_told_before_it_is_built(make_run, tmp_path, capsys, monkeypatch):
+    write_rows(tmp_path / "pages.jsonl", PAGES)
+    run = make_run("corpus.train={files: pages.jsonl, format: documents}")
+    monkeypatch.setattr(retrieval, "TOLD_ROWS", 2)
+    for told in (1, 0):  # what is built is told no more
+        retrieval.index(run)
+        assert capsys.readouterr().out.count("BM25 index of train: 3 sentences, about 0.0 GiB") == told
+
+
 def test_an_index_must_be_there_to_be_added_to(make_run, tmp_path):
     with pytest.raises(InputError, match="holds no index to add to"):
         retrieval.add_to_index(make_run("name=none"), [tmp_path / "more.jsonl"])
@@ -80,3 +89,27 @@ def test_what_is_left_out_of_a_corpus_is_told(make_run, tmp_path, capsys):
     assert "corpus train: 1 questions that this split's gold says nothing of: left out" in said
     assert "corpus train: rejected 2 rows (1 duplicate id, 1 question with no gold sentence)" in said
     assert run.folder.read_json("stages.json")["corpus train"]["rows"] == 2, "the report calls these its sentences"
+
+
+def write_set(folder, gold: dict[str, str], sentences: int = 200):
+    """A corpus of sentences s0, s1, ... and one question for each of the gold pairs {question: sentence}."""
+    write_rows(folder / "corpus.jsonl", [{"_id": f"s{n}", "text": f"Lighthouse {n} fell."} for n in range(sentences)])
+    write_rows(folder / "queries.jsonl", [{"_id": id, "text": f"Which lighthouse is {id}?"} for id in gold])
+    (folder / "qrels").mkdir(exist_ok=True)
+    lines = "".join(f"{question}\t{sentence}\t1\n" for question, sentence in gold.items())
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
+
+
+def test_bad_questions_are_weighed_against_questions_however_many_sentences_there_are(make_run, tmp_path):
+    write_set(tmp_path, {f"q{n}": f"s{n}" if n < 9 else "nowhere" for n in range(10)}, sentences=2000)
+    for given in (f"corpus.train={tmp_path}", f"corpus.train={{files: {tmp_path}, questions: 3}}"):
+        with pytest.raises(InputError, match=r"corpus train: 10.0% of the questions are bad, more than data.max_rejected"):
+            retrieval.open_corpora(make_run(given))
+        assert retrieval.open_corpora(make_run(given, "data.max_rejected=0.1"))["train"].num_questions in (3, 9)
+
+
+def test_gold_that_meets_no_sentence_is_named_by_reason_file_line_and_id(make_run, tmp_path):
+    write_set(tmp_path, {"q1": "x1", "q2": "x2"})
+    reason = r"2 gold sentence not in the corpus, the first in .*train\.tsv, line 2, id 'q1' \(x1\); 2 question with no gold"
+    with pytest.raises(InputError, match=rf"no question has a gold sentence in the corpus; .* Rejected: {reason}"):
+        retrieval.open_corpora(make_run(f"corpus.train={tmp_path}"))

@@ -17,6 +17,7 @@ import torch
 from raydist.cluster import pipeline, retrieval
 from raydist.corpus.sentences import SentenceTable
 from raydist.errors import InputError
+from raydist.mining.silver import COPY
 
 pytestmark = pytest.mark.ray
 
@@ -39,6 +40,16 @@ def silver(run) -> list[dict]:
     return pq.read_table(run.folder.path("mining", "silver.parquet")).to_pylist()
 
 
+def is_kept(row: dict, threshold: float) -> bool:
+    return row["p"] >= threshold and row["why_not"] != COPY
+
+
+def stage_rows(run, stage: str) -> list[dict]:
+    folder = run.folder.read_json("stages.json")[f"{stage} of train"]["folder"]
+    files = sorted(Path(run.storage.path(folder)).glob("part-*"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
 def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finished):
     from datasets import load_dataset
     from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -50,8 +61,13 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
         for metric in ("P@1", "P@5", "P@10", "MRR@100", "recall@100", "nDCG@10"):
             assert 0 <= metrics[f"retrieval.sample.{method}.{metric}"] <= 1
     assert metrics["retrieval.sample.bm25.P@10"] > 0.3
-    values = pq.read_table(finished.folder.path("ranked", "sample.parquet")).to_pandas()
-    values = values.pivot(index="question_id", columns="method", values="MRR@100")
+    table = pq.read_table(finished.folder.path("ranked", "sample.parquet")).to_pandas()
+    for metric in ("P@1", "MRR@100", "recall@10", "nDCG@10"):
+        key, of_bm25 = f"retrieval.sample.bm25.{metric}", table[table["method"] == "bm25"]
+        assert metrics[f"{key}.low"] <= metrics[key] <= metrics[f"{key}.high"]
+        assert metrics[key] == pytest.approx(of_bm25[metric].mean(), abs=2e-6)
+        assert f"{key}.minus_gold.p" in metrics
+    values = table.pivot(index="question_id", columns="method", values="MRR@100")
     for method, other in (("gold_silver_weighted", "gold"), ("bm25", "gold"), ("gold_silver_weighted", "gold_silver")):
         key = f"retrieval.sample.{method}.MRR@100.minus_{other}"
         gaps = values[method] - values[other]
@@ -61,7 +77,7 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
     assert "retrieval.sample.gold.P@1.minus_gold" not in metrics
     assert metrics["mining.silver"] > 0
     pairs = load_dataset("parquet", data_files=finished.folder.path("mining", "silver.parquet"), split="train")
-    assert pairs["kept"] == [p >= finished.config.mining.threshold for p in pairs["p"]]
+    assert pairs["kept"] == [is_kept(row, finished.config.mining.threshold) for row in pairs]
     assert sum(pairs["kept"]) == metrics["mining.silver"]
     assert SentenceTransformer(finished.folder.path("model")).encode(["Who?"]).shape == (1, 64)
     scorer = CrossEncoder(finished.storage.path("debug_retrieval_cross_encoder", "model"))
@@ -81,12 +97,8 @@ def test_the_cross_encoder_is_judged_beside_the_encoder_on_the_same_pairs(finish
     from raydist.mining.cross_encoder import average_precision
     from raydist.models import model_folder
 
-    def read(stage: str) -> list[dict]:
-        folder = finished.folder.read_json("stages.json")[f"{stage} of train"]["folder"]
-        files = sorted(Path(finished.storage.path(folder)).glob("part-*"))
-        return [row for file in files for row in pq.read_table(file).to_pylist()]
-
-    pairs, cosines = [row for row in read("labelled pairs") if row["is_dev"]], read("held out cosines")
+    pairs = [row for row in stage_rows(finished, "labelled pairs") if row["is_dev"]]
+    cosines = stage_rows(finished, "held out cosines")
     assert [row["label"] for row in cosines] == [pair["label"] for pair in pairs]
     corpus = retrieval.open_corpora(finished, ["train"])["train"]
     questions = {row["question_id"]: row["text"] for row in corpus.read("questions").to_pylist()}
@@ -127,13 +139,26 @@ def test_shards_and_actors_change_nothing(finished, make_run):
     assert silver(other) == silver(finished)
 
 
+@pytest.mark.parametrize(
+    "changes", [("index.shard_rows=70", "cluster.actors=3"), ("mining.part_questions=11", "cluster.actors=2")]
+)
+def test_shards_actors_and_blocks_change_no_training_pair_of_the_cross_encoder(finished, make_run, changes):
+    """methods 5.2: the same seed draws the same negatives."""
+    other = make_run("name=layout", *LAYOUT, *changes, config="debug_retrieval")
+    corpus, encoder = retrieval.open_corpora(other, ["train"])["train"], retrieval.mining_encoder(other)
+    retrieval.label_pairs(other, corpus, retrieval.find(other, corpus, encoder, retrieval.NEGATIVES_DEPTH))
+    folders = [run.folder.read_json("stages.json")["labelled pairs of train"]["folder"] for run in (finished, other)]
+    assert folders[0] != folders[1]
+    assert stage_rows(other, "labelled pairs") == stage_rows(finished, "labelled pairs")
+
+
 def test_another_threshold_asks_no_model_and_keeps_what_a_fresh_run_would(finished, make_run, capsys):
     threshold = sorted(row["p"] for row in silver(finished))[len(silver(finished)) // 2]
     other = make_run(*LAYOUT, f"mining.threshold={threshold}", config="debug_retrieval")
     retrieval.mine_only(other)
     assert "scores of train: already done" in capsys.readouterr().out
     for row in silver(other):
-        assert row["kept"] == (row["p"] >= threshold)
+        assert row["kept"] == is_kept(row, threshold)
     retrieval.mine_only(make_run(*LAYOUT, config="debug_retrieval"))  # as it was
 
 
@@ -218,11 +243,13 @@ def test_bad_input_is_named(make_run, overrides, message):
 
 
 def made_files(storage: Path, stages: list[str]) -> Iterator[Path]:
-    """Files of some stages, but for those that say where or when they were made."""
+    """Files of some stages, but for those that say where or when they were made, and what a killed process has begun."""
     for stage in stages:
         for file in (storage / "stages" / stage).rglob("*"):
-            if file.is_file() and file.name != "manifest.json" and not stage.startswith("retrieval_set"):
-                yield file.relative_to(storage)
+            name = file.relative_to(storage)
+            is_whole = file.is_file() and not any(part.endswith(".tmp") for part in name.parts)
+            if is_whole and file.name != "manifest.json" and not stage.startswith("retrieval_set"):
+                yield name
 
 
 def test_killed_in_every_stage_it_ends_with_the_same_bytes_and_makes_no_part_twice(finished, tmp_path):
@@ -249,7 +276,9 @@ def test_killed_in_every_stage_it_ends_with_the_same_bytes_and_makes_no_part_twi
     subprocess.run(command, check=True, capture_output=True, timeout=600)
     made_again = [str(name) for name, when in parts().items() if written.get(name, when) != when]
     assert made_again == []
-    compared = list(made_files(calm, [folder.name for folder in tmp_path.glob("stages/*")]))
+    stages = [folder.name for folder in tmp_path.glob("stages/*")]
+    compared = list(made_files(calm, stages))
+    assert set(made_files(tmp_path, stages)) == set(compared)
     assert {name.parts[1].partition("-")[0] for name in compared} >= {"bm25", "vectors", "candidates", "scores", "silver"}
     differing = [str(name) for name in compared if (tmp_path / name).read_bytes() != (calm / name).read_bytes()]
     assert differing == []

@@ -345,6 +345,18 @@ def test_bm25s_ranks_the_same(tmp_path, shards, idf):
 
 
 @pytest.mark.realdata
+@pytest.mark.parametrize("shards", [1, 4])
+def test_the_size_of_an_index_of_real_sentences_is_known_in_advance(tmp_path, data_dir, shards):
+    with gzip.open(data_dir / "reqa_squad" / "test-A.json.gz", "rt", encoding="utf-8") as file:
+        texts = json.load(file)["candidates"]
+    ids = [f"s{number:09d}" for number in range(len(texts))]
+    build_index(tmp_path, ids, texts, shards=shards)
+    size = sum(file.stat().st_size for file in tmp_path.rglob("*.npy"))
+    told = bm25.estimate_bytes(len(texts), sum(len(text.encode()) for text in texts), 10 * len(texts), shards)
+    assert told == pytest.approx(size, rel=0.25)
+
+
+@pytest.mark.realdata
 def test_real_sentences_are_found_as_well_as_by_the_library(tmp_path, data_dir):
     with gzip.open(data_dir / "reqa_squad" / "test-A.json.gz", "rt", encoding="utf-8") as file:
         reqa = json.load(file)

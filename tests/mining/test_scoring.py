@@ -8,6 +8,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from raydist.errors import InputError
 from raydist.mining.scoring import CrossScorer
 from raydist.models import model_folder
+from raydist.retriever.rows import tokenize_cross_pairs
 
 QUESTIONS = ["Who wrote the report?", "where does the river rise", "why " * 30, ""]
 SENTENCES = ["The report was written by Ada.", "The river rises in the hills, far from Zürich.", "long sentence " * 40, "Yes."]
@@ -65,6 +66,42 @@ def test_a_long_question_is_cut_first_and_the_sentence_gets_the_rest(folder):
     np.testing.assert_allclose(
         scorer.score(["why " * 30], ["yes " * 30], [0], [0]), scorer.score([kept], ["yes " * 4], [0], [0]), atol=1e-6
     )
+
+
+PARAGRAPHS = ["Ada was asked. The report was written by Ada.", "", "a paragraph " * 40, "Yes. And no."]
+
+
+def test_with_paragraphs_scores_are_those_of_the_plain_model_on_the_rows_that_it_is_trained_on(folder):
+    lengths = {"max_question_length": 30, "max_length": 64}
+    question_of, sentence_of = all_pairs()
+    logits = CrossScorer(folder, **lengths).score(QUESTIONS, SENTENCES, question_of, sentence_of, PARAGRAPHS)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts = ([of[i] for i in where] for of, where in ((QUESTIONS, question_of), (SENTENCES, sentence_of)))
+    rows = tokenize_cross_pairs(tokenizer, *texts, contexts=[PARAGRAPHS[i] for i in sentence_of], **lengths)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        wanted = [
+            model(input_ids=torch.tensor([row["input_ids"]]), token_type_ids=torch.tensor([row["token_types"]])).logits.item()
+            for row in rows.to_pylist()
+        ]
+    assert max(len(row["input_ids"]) for row in rows.to_pylist()) == 64
+    np.testing.assert_allclose(logits, wanted, atol=1e-5)
+    alone = CrossScorer(folder, **lengths).score(QUESTIONS, SENTENCES, question_of, sentence_of)
+    has_paragraph = np.array([bool(PARAGRAPHS[i]) for i in sentence_of])
+    np.testing.assert_allclose(logits[~has_paragraph], alone[~has_paragraph], atol=1e-6)
+    assert np.abs(logits - alone)[has_paragraph].max() > 1e-3
+
+
+def test_a_cross_encoder_of_another_library_gives_the_same_for_sentence_separator_and_paragraph(folder):
+    from sentence_transformers import CrossEncoder
+
+    peer = CrossEncoder(str(folder), max_length=480, device="cpu")
+    pairs = [(QUESTIONS[0], f"{SENTENCES[i]}[SEP]{PARAGRAPHS[i]}") for i in (0, 3)]
+    wanted = peer.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
+    found = CrossScorer(folder).score(QUESTIONS, SENTENCES, [0, 0], [0, 3], PARAGRAPHS)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    with pytest.raises(InputError, match="3 contexts for 4 sentences: give one for each"):
+        CrossScorer(folder).score(QUESTIONS, SENTENCES, [0], [0], PARAGRAPHS[:3])
 
 
 def test_two_logits_become_their_difference(tmp_path):

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,6 +15,7 @@ from raydist.mining.candidates import find_candidates
 from raydist.mining.cross_encoder import sigmoid
 from raydist.mining.silver import (
     BELOW,
+    COPY,
     choose_examples,
     example_table,
     select_silver,
@@ -166,6 +168,45 @@ def sentences(make_sentences, tmp_path_factory):
 
 def gold(*pairs) -> pa.Table:
     return pa.table({"question_id": [q for q, _ in pairs], "sentence_id": [s for _, s in pairs], "relevance": [1] * len(pairs)})
+
+
+def test_of_sentences_with_the_same_words_a_question_keeps_the_one_of_the_highest_p_then_of_the_smallest_id(sentences):
+    table = scored(
+        ("q1", "g", 0.7, 1, 1), ("q1", "x", 0.9, 2, 2), ("q1", "b", 0.6, 3, 3), ("q1", "y", 0.8, 4, 4), ("q1", "a", 0.8, 5, 5),
+        ("q2", "g", 0.7, 1, 1), ("q2", "z", 0.6, 2, 2), ("q2", "c", 0.3, 3, 3),
+    )  # fmt: skip
+    silver = select_silver(table, sentences=sentences, power=1)
+    # of q1: x is above g, whose words it has; a and y are equal in p; of q2 g stands alone, and c is below as well as a copy
+    assert column(silver, "sentence_id") == ["a", "b", "g", "x", "y", "c", "g", "z"]
+    assert column(silver, "why_not") == [None, None, COPY, None, COPY, BELOW, None, None]
+    assert column(silver, "kept") == [reason is None for reason in column(silver, "why_not")]
+    assert column(silver, "weight") == pytest.approx([0.8, 0.6, 0, 0.9, 0, 0, 0.7, 0.6], rel=1e-6)
+    words = [sentences.bag_keys[row] for row in sentences.rows_of(silver.filter(silver["kept"])["sentence_id"], "it")]
+    assert len(set(zip(column(silver.filter(silver["kept"]), "question_id"), words))) == 5
+    pairs = training_pairs(gold(("q1", "d")), silver, sentences)
+    assert column(pairs, "sentence_id") == ["a", "b", "d", "x", "g", "z"]
+
+
+def test_copies_are_told_at_any_threshold_from_the_same_scores_in_any_order_and_in_blocks_of_whole_questions(
+    sentences, shuffled
+):
+    named = sentences.ids(np.arange(len(sentences))).to_pylist()
+    scores = scored(
+        *((f"q{q}", id, (7 * q + 3 * at + 1) % 20 / 20 + 0.01, 1, None) for q in range(9) for at, id in enumerate(named))
+    )
+    options = {"sentences": sentences}
+    low = select_silver(scores, threshold=0.0, **options)
+    copies = [reason == COPY for reason in column(low, "why_not")]
+    assert sum(copies) == 9 * 3  # of a and y, c and z, g and x
+    asked = sorted(set(column(scores, "question_id")))
+    parts = [scores.filter(pc.is_in(scores["question_id"], pa.array(asked[at::3]))) for at in range(3)]
+    curve = {point["threshold"]: point["pairs"] for point in yield_curve(parts, 100, **options)["points"]}
+    for threshold in (0.0, 0.3, 0.5, 0.9):
+        whole = select_silver(scores, threshold=threshold, **options)
+        assert select_silver(select_silver(low, threshold=0.9, **options), threshold=threshold, **options).equals(whole)
+        mixed = pa.concat_tables([select_silver(shuffled(part, 2), threshold=threshold, **options) for part in parts])
+        assert mixed.sort_by([("question_id", "ascending"), ("sentence_id", "ascending")]).equals(whole)
+        assert sum(column(whole, "kept")) == curve[threshold]
 
 
 def test_training_pairs_are_gold_of_weight_1_and_kept_silver(sentences):

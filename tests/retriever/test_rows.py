@@ -57,6 +57,28 @@ def test_long_pairs_keep_the_questions_beginning_and_the_sentences(tokenizer):
     assert words == ["[CLS]", *["bridge"] * 6, "[SEP]", *["road"] * 7, "[SEP]"]
 
 
+def test_a_sentence_of_a_cross_pair_may_go_with_its_paragraph(tokenizer):
+    table = tokenize_cross_pairs(tokenizer, ["who", "who"], ["the bridge", "the town"], contexts=["the bridge is old", ""])
+    words = [tokenizer.convert_ids_to_tokens(ids) for ids in table["input_ids"].to_pylist()]
+    assert words[0] == ["[CLS]", "who", "[SEP]", "the", "bridge", "[SEP]", "the", "bridge", "is", "old", "[SEP]"]
+    assert table["token_types"].to_pylist()[0] == [0, 0, 0, *[1] * 8]
+    assert words[1] == ["[CLS]", "who", "[SEP]", "the", "town", "[SEP]"]  # it has no paragraph: as without contexts
+    plain = tokenizer(["who"], ["the bridge[SEP]the bridge is old"])  # what another library has to be given
+    assert table["input_ids"].to_pylist()[0] == plain["input_ids"][0]
+    assert table["token_types"].to_pylist()[0] == plain["token_type_ids"][0]
+
+
+def test_the_paragraph_of_a_cross_pair_is_cut_before_its_sentence_and_both_after_the_question(tokenizer):
+    lengths = {"max_question_length": 3, "max_length": 16}
+    table = tokenize_cross_pairs(
+        tokenizer, ["who " * 9] * 2, ["road " * 4, "road " * 30], contexts=["bridge " * 30] * 2, **lengths
+    )
+    words = [tokenizer.convert_ids_to_tokens(ids) for ids in table["input_ids"].to_pylist()]
+    question = ["[CLS]", "who", "who", "who", "[SEP]"]
+    assert words[0] == [*question, *["road"] * 4, "[SEP]", *["bridge"] * 5, "[SEP]"]
+    assert words[1] == [*question, *["road"] * 4, "[SEP]", *["bridge"] * 5, "[SEP]"]  # nine tokens, of two that are longer
+
+
 def test_an_answer_is_its_sentence_and_its_paragraph_as_second_segment(tokenizer):
     ids, types = tokenize_texts(tokenizer, ["the bridge", "the town"], ["the bridge is old", ""], max_length=20)
     assert tokenizer.convert_ids_to_tokens(ids[0]) == ["[CLS]", "the", "bridge", "[SEP]", "the", "bridge", "is", "old", "[SEP]"]

@@ -47,6 +47,22 @@ def published(folder, sentences, settings=None, search=None, formula=None):
     return folder / "index"
 
 
+def test_nothing_but_the_index_in_force_is_published(sentences, tmp_path):
+    """A stage has parts and a manifest, and perhaps what a killed process has begun."""
+    for name, settings in (("words", None), ("vectors", dense.DenseSettings())):
+        folder = published(tmp_path / name, sentences, settings)
+        before = {file.relative_to(folder) for file in folder.rglob("*")}
+        built = tmp_path / name / "built"
+        for litter in (".shard-00000.12ab.tmp/new", "shard-00009", "statistics-00000"):
+            (built / litter).mkdir(parents=True)
+            (built / litter / "rows.npy").write_bytes(b"half")
+        for litter in ("part-00000.parquet", "manifest.json", "part-00001.parquet.12ab.tmp", ".index.json.12ab.tmp"):
+            (built / litter).write_bytes(b"half")
+        publish(folder, built, tmp_path / name / "table", {})
+        assert {file.relative_to(folder) for file in folder.rglob("*")} == before
+        assert [path.name for path in folder.parent.iterdir() if path.name.endswith(".tmp")] == []
+
+
 def test_what_stands_in_the_folder_is_found_and_what_is_added_too(sentences, tmp_path):
     folder = published(tmp_path, sentences, formula={"k1": 0.5, "b": 0.1, "idf": "atire"})
     more = cut_passages(passages(new="Zyxquor built a lighthouse."))

@@ -137,9 +137,10 @@ def one_rank(rank: int) -> dict:
     return found
 
 
-def test_ranks_equal_one_under_ddp(tmp_path):
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_equal_one_under_ddp(tmp_path, ranks):
     whole = gradients(make_task(), make_rows().batch(np.arange(11), pad_id=0))
-    found = on_ranks(one_rank, tmp_path)
+    found = on_ranks(one_rank, tmp_path, ranks)
     for cached in ("False", "True"):
         loss = sum(part[cached]["loss"] for part in found)  # each rank has its own rows' share
         for part in found:  # DDP leaves the same gradient everywhere

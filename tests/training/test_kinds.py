@@ -39,6 +39,12 @@ def test_the_loss_of_a_retriever_is_the_configs(tmp_path, given):
     assert wanted.items() >= given.items()
 
 
+@pytest.mark.parametrize("choose", ["best", "last"])
+def test_a_retriever_is_not_chosen_by_scores_and_says_so(tmp_path, choose):
+    said = retriever_kind(tmp_path, {"train.choose": choose}).remarks()
+    assert ["the last model is taken" in text for text in said] == [True] * (choose == "best")
+
+
 def test_a_retriever_of_two_towers_is_trained_further(tmp_path):
     first = retriever_kind(tmp_path, {"retriever.towers": "separate"})
     encoder = first.build_task(1)
