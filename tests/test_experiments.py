@@ -62,7 +62,7 @@ def test_a_run_of_other_settings_is_not_taken_for_this_one(tmp_path):
     assert changed_settings(tmp_path / "other", now) == ["objectives.pfa.start: random then, projection now"]
     saved = tmp_path / "run" / "config.yaml"
     saved.write_text("\n".join(line for line in saved.read_text().splitlines() if "critic_sees" not in line))
-    assert changed_settings(tmp_path / "run", now) == ["objectives.pfa.critic_sees: not there then, raw now"]
+    assert changed_settings(tmp_path / "run", now) == ["objectives.pfa.critic_sees: not there then, scaled now"]
     assert not is_done(tmp_path / "none")
     assert changed_settings(tmp_path / "none", now) == []
 
