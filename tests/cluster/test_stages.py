@@ -266,8 +266,8 @@ def test_progress_of_stages_and_of_training_and_rejected_rows_are_among_rays_met
     log = RunLog(Storage(str(tmp_path / "watched")), {"step": 0}, total=2, per_epoch=1, batch_size=8)
     log.seen_step(StepReport(2.5, {"span": 2.5}, {"span": 8.0}, 1.0), {"span": 1.0})
     log.step(1, 1e-3)
-    rejected = pa.table({"reason": ["empty text", "empty text", "invalid UTF-8"]})
-    _tell_rejected(make_run("name=watched"), "corpus train", "rejected/corpus_train.parquet", rejected, kept=1000)
+    rejected = pa.table({"what": ["sentence"] * 3, "reason": ["empty text", "empty text", "invalid UTF-8"]})
+    _tell_rejected(make_run("name=watched"), "corpus train", "rejected/corpus_train.parquet", rejected, sentences=1000)
     wanted = [
         ("ray_raydist_stage_parts", {"run": "watched", "stage": "squares", "state": "done"}, "6.0"),
         ("ray_raydist_stage_parts", {"run": "watched", "stage": "squares", "state": "total"}, "6.0"),
