@@ -39,6 +39,20 @@ def square_maker(*, log: str, slow: float = 0.0):
     return make
 
 
+def waiting_maker(*, told: str):
+    """Parts of which the second is made only when the first has been told."""
+
+    def make(spec: dict) -> dict:
+        ends = time.monotonic() + 20
+        while spec["first"] and not Path(told).exists():
+            if time.monotonic() > ends:
+                raise InputError("the first part was not told while the second was made")
+            time.sleep(0.1)
+        return {"part": pa.table({"n": [spec["first"]]}), "info": {}}
+
+    return make
+
+
 @pytest.fixture
 def squares(tmp_path):
     def squares(name: str, parts: int = 6, **changes) -> tuple[Work, Path]:
@@ -62,6 +76,14 @@ def test_one_and_three_actors_write_the_same_bytes(cluster, squares):
         assert manifest.rows == 60
         assert [part["info"]["first"] for part in manifest.parts] == [0, 10, 20, 30, 40, 50]
     assert found[0] == found[1]
+
+
+def test_a_part_is_told_when_it_is_done_and_not_with_the_next_one(cluster, squares, tmp_path, monkeypatch):
+    work, told = squares("told", parts=2)[0], tmp_path / "told.txt"
+    update = progress.Progress.update
+    monkeypatch.setattr(progress.Progress, "update", lambda self, made: (told.write_text(str(made)), update(self, made))[1])
+    run_parts(cluster, [work], waiting_maker, {"told": str(told)}, label="told")
+    assert told.read_text() == "2"
 
 
 def test_what_is_whole_is_not_made_again_and_what_is_missing_is(cluster, squares, capsys):

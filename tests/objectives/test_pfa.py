@@ -335,6 +335,16 @@ def test_the_embedding_penalty_is_what_a_loop_of_double_backward_gives():
     torch.testing.assert_close(fast, slow)
 
 
+def test_sweps_divergence_is_not_rounded_in_half_precision():
+    batch, reader = make_batch(), seeded(TinyReader).float()
+    pfa = make_pfa(perturber="gaussian").float()
+    hidden_BTH, words_BTE = reader(batch).hidden_BTH, reader.embed(batch)
+    exact = pfa.perturb(batch, words_BTE, hidden_BTH)[1]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = pfa.perturb(batch, words_BTE, hidden_BTH)[1]
+    torch.testing.assert_close(found, exact, rtol=1e-6, atol=0)
+
+
 def test_swep_by_a_loop_and_no_divergence_at_its_start():
     batch, reader, pfa = make_batch(), seeded(TinyReader), make_pfa(perturber="gaussian", prior_dropout=0.2)
     output = reader(batch)
