@@ -369,6 +369,7 @@ class IndexConfig(Section):
     hnsw: HnswConfig = HnswConfig()
     pq: PqConfig = PqConfig()
     shard_rows: int = Field(250_000, ge=1)
+    precision: Literal["fp32", "bf16"] = "fp32"  # of the encoder that makes vectors; those are float32 in any case
 
     def formula(self) -> dict[str, Any]:
         """How BM25 searches."""

@@ -158,7 +158,7 @@ class PackedEncoder:
 
         def vectors(batch: _Batch) -> Tensor:
             pool = self._pool_packed if self.is_packed else self._pool_padded
-            pooled_NH = pool(batch, pooling)
+            pooled_NH = pool(batch, pooling).float()  # bf16 would leave a norm of 1 only to a thousandth
             return F.normalize(pooled_NH, dim=1) if normalise else pooled_NH
 
         return self._run(ids, types, vectors, self.base.config.hidden_size)

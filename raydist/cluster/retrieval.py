@@ -198,14 +198,17 @@ class Encoder:
     context: bool  # an answer goes in with its paragraph
     lengths: dict[str, int]  # of questions and answers, in tokens
     prefixes: dict[str, str]  # before questions and answers
+    precision: str
 
     @property
     def identity(self) -> dict[str, Any]:
         said = {"model": self.digest, "pooling": self.pooling, "context": self.context, "lengths": self.lengths}
-        return said | ({"prefixes": self.prefixes} if any(self.prefixes.values()) else {})
+        said |= {"prefixes": self.prefixes} if any(self.prefixes.values()) else {}
+        return said | ({"precision": self.precision} if self.precision != "fp32" else {})
 
     def settings(self, of: str) -> dict[str, Any]:
-        return {"pooling": self.pooling, "max_length": self.lengths[of], "prefix": self.prefixes[of]}
+        limits = {"max_length": self.lengths[of], "precision": self.precision}
+        return {"pooling": self.pooling, "prefix": self.prefixes[of], **limits}
 
 
 def _encoder(
@@ -216,7 +219,7 @@ def _encoder(
     given = run.config.retriever
     lengths = {"question": given.max_question_length, "answer": given.max_answer_length}
     prefixes = resolve_prefixes(used.question_prefix, used.answer_prefix, folder)
-    return Encoder(where, folder_digest(folder), pooling, context, lengths, prefixes)
+    return Encoder(where, folder_digest(folder), pooling, context, lengths, prefixes, run.config.index.precision)
 
 
 def mining_encoder(run: Run) -> Encoder:

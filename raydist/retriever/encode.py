@@ -31,12 +31,13 @@ class TextEncoder:
         token_budget: int | None = None,
         device: str | None = None,
         prefix: str = "",
+        precision: str = "fp32",
     ) -> None:
         self.prefix = prefix
         self.folder = model_folder(str(folder))
         self.pooling = resolve_pooling(pooling, self.folder)
         model, self.tokenizer = load_for_inference("AutoModel", self.folder, device)
-        self.encoder = PackedEncoder(model, token_budget)
+        self.encoder = PackedEncoder(model, token_budget, precision)
         self.max_length = min(max_length or self._folder_length(), self.encoder.max_tokens)
         special = self.tokenizer.num_special_tokens_to_add(pair=True)
         if self.max_length <= special:

@@ -112,8 +112,9 @@ def _encoder(about: dict[str, Any], tower: str, length: str) -> TextEncoder:
     folder = open_model(about["where"])
     if folder_digest(folder) != about["model"]:
         raise InputError(f"the model in {folder} is not the one that made this index; index anew with `raydist index`")
-    prefix = about.get("prefixes", {}).get(length, "")
-    return open_encoder(about["where"], tower, pooling=about["pooling"], max_length=about["lengths"].get(length), prefix=prefix)
+    settings = {"pooling": about["pooling"], "max_length": about["lengths"].get(length)}
+    settings |= {"prefix": about.get("prefixes", {}).get(length, ""), "precision": about.get("precision", "fp32")}
+    return open_encoder(about["where"], tower, **settings)
 
 
 def _already(ids: pa.ChunkedArray, table: SentenceTable) -> list[str]:

@@ -90,6 +90,14 @@ def test_minilm_vectors_are_those_of_sentence_transformers():
     )
 
 
+def test_bf16_vectors_have_length_one_and_are_close():
+    full, half = (TextEncoder("builtin:minilm", precision=given).encode(TEXTS) for given in ("fp32", "bf16"))
+    assert half.dtype == np.float32
+    assert not np.array_equal(full, half)
+    np.testing.assert_allclose(np.linalg.norm(half, axis=1), 1, atol=1e-6)
+    assert (full * half).sum(1).min() > 0.999
+
+
 def test_a_context_is_the_second_segment_cut_to_the_room_left():
     encoder = TextEncoder("builtin:tiny", max_length=30)
     texts, contexts = TEXTS[:2], ["The report was written by Ada.", "hills " * 50]
