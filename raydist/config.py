@@ -491,6 +491,7 @@ class CrossEncoderConfig(Section):
     """The supervisor (docs/methods.md 5.3): one logit for a question and a sentence."""
 
     model: ModelConfig = ModelConfig()
+    trained: bool = False  # the model is a cross-encoder already: judged and used as it is
     train: TrainConfig = TrainConfig()
     optim: OptimConfig = OptimConfig()
     answer_context: Literal["paragraph", "none"] = "none"  # paragraph: it reads a sentence with its paragraph behind it

@@ -454,7 +454,9 @@ def label_pairs(run: Run, corpus: Corpus, found: Found) -> Made:
 
 
 def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bool = False) -> Run:
-    """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on others."""
+    """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on others. One that
+    is trained already is only judged.
+    """
     given = run.config.cross_encoder
     found = find(run, corpus, encoder, NEGATIVES_DEPTH)
     labelled = label_pairs(run, corpus, found)
@@ -470,6 +472,10 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
     }
     beside = Run(override(run.config, changes), run.cluster)
     beside.begin()
+    if given.trained:
+        _take_trained(beside)
+        _judge(run, beside, corpus, labelled, encoder, found.vectors)
+        return beside
     sets = {}
     for name, dev in (("train", False), ("dev", True)):
         identity = {"version": VERSION, "tokenizer": tokenizer_digest(beside.model_folder), "lengths": lengths, "dev": dev}
@@ -493,6 +499,19 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
     train_on(beside, sets, fresh=fresh)
     _judge(run, beside, corpus, labelled, encoder, found.vectors)
     return beside
+
+
+def _take_trained(beside: Run) -> None:
+    """Put a cross-encoder that needs no training where one that was trained would be."""
+    if beside.folder.exists("training.json"):
+        raise InputError(
+            f"{beside.folder.path()} holds a cross-encoder that was trained there, and cross_encoder.trained would put another "
+            "in its place: give this run another name (name=...)"
+        )
+    folder = beside.model_folder
+    if not has_model(beside.folder) or folder_digest(beside.folder.local_copy("model")) != folder_digest(folder):
+        beside.folder.upload(folder, "model")
+    say(f"cross-encoder: {beside.config.model.name}, as it is")
 
 
 def _cross_context(run: Run) -> dict[str, bool]:

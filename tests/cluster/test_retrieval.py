@@ -162,6 +162,22 @@ def test_another_threshold_asks_no_model_and_keeps_what_a_fresh_run_would(finish
     retrieval.mine_only(make_run(*LAYOUT, config="debug_retrieval"))  # as it was
 
 
+def test_a_cross_encoder_that_is_trained_already_is_used_as_it_is(finished, make_run, capsys):
+    model = Path(retrieval._beside(finished, "cross_encoder").folder.path("model"))
+    ready = ("name=ready", "cross_encoder.trained=true", f"cross_encoder.model.name={model}")
+    other = make_run(*LAYOUT, *ready, config="debug_retrieval")
+    retrieval.mine_only(other)
+    said = capsys.readouterr().out
+    assert "scores of train: already done" in said  # the same weights: no pair is asked for again
+    assert "train:" not in said
+    assert silver(other) == silver(finished)
+    assert other.folder.read_json("cross_encoder/metrics.json") == finished.folder.read_json("cross_encoder/metrics.json")
+    with pytest.raises(InputError, match="debug_retrieval_cross_encoder holds a cross-encoder that was trained there"):
+        retrieval.mine_only(make_run(*LAYOUT, *ready[1:], config="debug_retrieval"))
+    with pytest.raises(InputError, match="no weights for classifier"):
+        retrieval.mine_only(make_run(*LAYOUT, "name=headless", "cross_encoder.trained=true", config="debug_retrieval"))
+
+
 def test_a_second_round_asks_the_retriever_of_the_first_with_all_options_at_once(finished, make_run):
     """Rounds, calibration, hard negatives, distillation, two towers, cached gradients: each has tests of its own elsewhere."""
     from sentence_transformers import SentenceTransformer
