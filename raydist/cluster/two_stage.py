@@ -6,6 +6,7 @@ same functions, and resumed by them.
 
 from __future__ import annotations
 
+import posixpath
 from typing import Any
 
 from raydist.cluster.pipeline import (
@@ -55,7 +56,7 @@ def with_nbest_sets(run: Run, where: dict, *, fresh: bool = False) -> dict:
         predictions = [{"file": file} for _ in where["windows"]]
     else:
         made = base_lists(run, where, k=wanted.size, fresh=fresh)
-        run.folder.write_json("base.json", {"run": base_runs(run)[0].config.name})
+        run.folder.write_json("base.json", {"run": way_to(run, base_runs(run)[0])})
         source = {"predictions": [lists.stage.fingerprint for lists in made]}
         predictions = [
             {"predictions": [[lists.stage.uri, lists.manifest.parts[number]["name"]] for lists in made]}
@@ -92,6 +93,11 @@ def base_lists(run: Run, where: dict, *, k: int, fresh: bool = False) -> list[Ma
         lists = make_predictions(base, {"train": where}, reader_folder(base), k=k, fold=part)
         made.append(lists["train"])
     return made
+
+
+def way_to(run: Run, base: Run) -> str:
+    """The way to the base reader's run from the folder that this run is in: both may be moved together."""
+    return posixpath.relpath(base.config.name, posixpath.dirname(run.config.name) or ".")
 
 
 def _check_file(run: Run, file: str) -> None:

@@ -126,6 +126,25 @@ def test_predicting_the_training_questions_is_cross_fitted_where_folds_are_asked
         pipeline.predict(make_run("name=both", f"predict.model={bases[0].folder.path('model')}"))
 
 
+@pytest.mark.parametrize(
+    ("name", "base", "way"),
+    [
+        ("xmrc", None, "xmrc_base"),
+        ("exp/xmrc", None, "xmrc_base"),
+        ("swept/trials/a1", "swept/bases/b2", "../bases/b2"),
+        ("swept", "swept/bases/b2", "swept/bases/b2"),  # the sweep itself, which makes what its trials share
+    ],
+)
+def test_the_way_to_the_base_reader_starts_in_the_folder_that_the_run_is_in(tmp_path, name, base, way):
+    from raydist.cluster.connect import Cluster
+    from raydist.cluster.two_stage import base_runs, way_to
+    from raydist.config import ClusterConfig, load_config
+
+    settings = [f"storage={tmp_path}", f"name={name}", "objectives.hard_learning.size=5"]
+    run = pipeline.Run(load_config("debug_reader", settings).config, Cluster(ClusterConfig()), base=base)
+    assert way_to(run, base_runs(run)[0]) == way
+
+
 def test_base_readers_of_a_sweep_are_shared_by_the_trials_that_want_the_same_ones_alone(tmp_path):
     from raydist.cluster.connect import Cluster
     from raydist.cluster.sweep import base_name

@@ -206,11 +206,40 @@ def test_a_base_run_that_is_gone_is_missing(tmp_path):
     assert "gone/metrics.json (scores of the base reader)" in page.text
 
 
-@pytest.mark.parametrize("base", ["../xmrc-base", "..", "/etc", "", 7, None])
-def test_a_base_run_is_a_sibling_or_refused(tmp_path, base):
-    run = load_run(two_stages(tmp_path, {"xquad.em@1": 40.0}, {"xquad.em@1": 42.5}, base=base))
-    assert run.damaged[0].startswith("base.json: the name of a run in the same folder was wanted")
+@pytest.mark.parametrize("base", ["../xmrc-base", "..", ".", "xmrc", "/etc", "", 7, None])
+def test_a_base_run_is_another_one_of_the_same_storage_or_refused(tmp_path, base):
+    run = load_run(two_stages(tmp_path / "storage", {"xquad.em@1": 40.0}, {"xquad.em@1": 42.5}, base=base))
+    assert run.damaged[0].startswith(f"base.json: the way from {tmp_path / 'storage'} to another run in")
     assert run.base is None
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "way"),
+    [
+        ("xmrc", "xmrc_base", "xmrc_base"),
+        ("exp/xmrc", "exp/xmrc_base", "xmrc_base"),
+        ("swept/trials/a1", "swept/bases/b2", "../bases/b2"),
+    ],
+)
+def test_the_base_run_is_found_from_the_folder_of_the_run(tmp_path, name, base, way):
+    before, after = {"xquad.em@1": 40.0}, {"xquad.em@1": 42.5}
+    write_run(tmp_path / base, {"dev": [example()]}, metrics=before)
+    run = write_run(tmp_path / name, {"dev": [example()]}, config=settings(name=name), metrics=after)
+    (run / "base.json").write_text(json.dumps({"run": way}))
+    loaded = load_run(run)
+    assert not loaded.damaged
+    assert loaded.base.metrics["xquad.em@1"] == 40.0
+    assert "+2.50 from 40.00" in plain(section(report_on(run)[0], "Hard learning and contrast"))
+    (run / "base.json").write_text(json.dumps({"run": "/".join([".."] * (name.count("/") + 1) + [base])}))
+    assert load_run(run).base is None, "a way out of the storage"
+
+
+def test_a_base_run_without_scores_leaves_the_picture_out(tmp_path):
+    """As those that a sweep's trials share: trained, and not evaluated."""
+    run = two_stages(tmp_path, {}, {"xquad.em@1": 42.5})
+    (tmp_path / "xmrc-base" / "metrics.json").write_text(json.dumps({"train.steps": 3}))
+    assert load_run(run).missing == []
+    assert section(report_on(run)[0], "Hard learning and contrast") == ""
 
 
 def test_how_the_sets_are_weighed_is_drawn(run):
