@@ -216,6 +216,16 @@ class HardLearningConfig(Section):
             raise ValueError("nbest_folds is about base readers that this run trains: leave it out where sets are given")
         return self
 
+    @property
+    def needs_sets(self) -> bool:
+        """`ce` looks at gold alone."""
+        return self.mode != "ce"
+
+    @property
+    def has_base(self) -> bool:
+        """Whether base readers are trained for it."""
+        return self.needs_sets and not self.sets
+
 
 class AnswerContrastConfig(Section):
     """Answer-aware contrast (methods 6.5): the gold span against its nearest rivals; alpha of it, 1 - alpha of span loss."""

@@ -44,11 +44,15 @@ def base_runs(run: Run) -> list[Run]:
 
 
 def with_nbest_sets(run: Run, where: dict, *, fresh: bool = False) -> dict:
-    """The training windows (`where`, as workers take it) with their n-best sets; base readers are trained where needed."""
+    """The training windows (`where`, as workers take it) with their n-best sets; base readers are trained where needed.
+    A mode that takes no sets gets none.
+    """
     wanted = run.config.objectives.hard_learning
     assert wanted is not None
     predictions: list[dict] = []
     run.folder.delete("base.json")
+    if not wanted.needs_sets:
+        return where
     if wanted.sets:
         file = str(fetch(locate(run, wanted.sets)))
         _check_file(run, file)
