@@ -230,7 +230,7 @@ class HardLearningConfig(Section):
 class AnswerContrastConfig(Section):
     """Answer-aware contrast (methods 6.5): the gold span against its nearest rivals; alpha of it, 1 - alpha of span loss."""
 
-    alpha: float = Field(0.5, ge=0, le=1)
+    alpha: float = Field(0.5, ge=0, lt=1)  # at 1 nothing would teach the span head
     tau: float = Field(10.0, gt=0)
     top: int = Field(50, ge=1)
     theta: int = Field(1, ge=1)
@@ -664,6 +664,17 @@ class Config(Section):
             )
         if contrast and contrast.negatives == "in_batch" and rows < 2:
             yield "objectives.answer_contrast.negatives: in_batch needs two rows or more in a pass: raise train.batch_size"
+        elif contrast and contrast.negatives == "in_batch" and not contrast.gather and rows // workers < 2:
+            yield (
+                f"objectives.answer_contrast.negatives: in_batch needs two rows or more in a pass, and without gather each of "
+                f"{workers} workers has {rows // workers}: raise train.batch_size, or set gather: true"
+            )
+        hard, source = self.objectives.hard_learning, self.data.train
+        if hard and hard.nbest_folds > 1 and source and source.leave_out:
+            yield (
+                f"objectives.hard_learning.nbest_folds {hard.nbest_folds} lets each base reader leave out a fold of its own, "
+                f"and data.train.leave_out is {list(source.leave_out)}: leave one of the two out"
+            )
         if self.task != "reader" and (named := [name for name, section in self.objectives if section and name != "span"]):
             yield f"objectives.{named[0]} is for readers, and task is {self.task}: leave it out"
         asked = {"predict.split": self.predict.split, "evaluate.predictions": list(self.evaluate.predictions)}

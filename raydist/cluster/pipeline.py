@@ -530,11 +530,28 @@ def train(run: Run, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> No
         raise InputError("there is nothing to train on: set data.train")
     names = ["train"] + ["dev"] * (config.data.dev is not None)
     sets = {name: ready.where for name, ready in prepare(run, names).items()}
+    check_steps(run, sets["train"]["rows"])
     if config.objectives.hard_learning:
         from raydist.cluster.two_stage import with_nbest_sets
 
         sets["train"] = with_nbest_sets(run, sets["train"], fresh=fresh)
     train_on(run, sets, fresh=fresh, callbacks=callbacks)
+
+
+def check_steps(run: Run, rows: int) -> None:
+    """Refuse a contrast whose turn never comes: known with the rows, and told before base readers are trained."""
+    from raydist.training.loop import num_steps
+
+    contrast, given = run.config.objectives.answer_contrast, run.config.train
+    if not contrast or contrast.schedule != "sequential":
+        return
+    wait = round(contrast.sequential_epochs * -(-rows // given.batch_size))
+    steps = num_steps(rows, batch_size=given.batch_size, epochs=given.epochs, max_steps=given.max_steps)
+    if wait >= steps:
+        raise InputError(
+            f"objectives.answer_contrast waits for sequential_epochs {contrast.sequential_epochs:g}, here {wait:,} steps, and "
+            f"training has {steps:,}: it would never act; raise train.max_steps or train.epochs, or lower sequential_epochs"
+        )
 
 
 def train_on(run: Run, sets: dict[str, dict], *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> None:
