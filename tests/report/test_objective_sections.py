@@ -113,6 +113,26 @@ def test_pfa_shows_the_task_against_the_alignment(run):
     assert "One passage" not in shown
 
 
+@pytest.mark.parametrize(("reduction", "scale"), [("mean", 0.5), ("sum", 1.0)])
+def test_hard_learning_and_the_perturbed_reading_are_drawn_on_one_scale(tmp_path, monkeypatch, reduction, scale):
+    config = settings(objectives={"span": {"reduction": reduction}})
+    run = write_run(tmp_path / "r", {"dev": [example()]}, config=config)
+    log(run, {"hard_learning": [8.0, 6.0], "pfa.perturbed_span": [4.0, 3.0], "pfa.alignment": [0.5, 0.3]})
+    drawn = {}
+    monkeypatch.setattr("raydist.report.objectives.line_plot", lambda title, curves, **_: drawn.update({title: curves}))
+    monkeypatch.setattr(
+        "raydist.report.objectives.path_plot", lambda title, points, labels, **_: drawn.update({title: (points, labels)})
+    )
+    pfa(load_run(run))
+    labels, _, values = zip(*drawn["PFA: loss of the task"])
+    assert labels == ("clean (hard learning)", "perturbed")
+    assert values[0].tolist() == [8 * scale, 6 * scale], "logged as start plus end loss"
+    assert values[1].tolist() == [4, 3], "logged as the reduction says"
+    points, labels = drawn["PFA: task against alignment"]
+    assert labels == ("alignment", "loss of the task (hard learning)")
+    assert points[:, 1].tolist() == [8 * scale, 6 * scale]
+
+
 def test_a_step_without_a_second_pass_is_no_point_of_the_curve(run):
     log(run, PFA | {"pfa.alignment": [0.5, 0.0, 0.1]}, rows={"pfa.alignment": [8, 0, 8]})
     steps, values = load_run(run).series("loss.pfa.alignment")
