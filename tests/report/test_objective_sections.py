@@ -497,6 +497,15 @@ def test_hard_learning_in_mode_ce_is_the_ablation_without_it(tmp_path):
         assert f"xquad average F1 70.00 73.54 XLM-R base {method} " in shown
 
 
+def test_a_contrast_of_weight_0_is_the_ablation_without_it(tmp_path):
+    metrics = {f"xquad.f1.{code}": 70.0 for code in LANGUAGES}
+    for mode, method in (("posterior", " 73.84 without contrast"), ("ce", " -3.54")):  # ce, too: the plain reader
+        objectives = {"hard_learning": {"mode": mode}, "answer_contrast": {"alpha": 0.0}}
+        shown = plain(published_of(load_run(scored(tmp_path / mode, objectives, metrics))))
+        assert f"xquad average F1 70.00 73.54 XLM-R base{method} " in shown
+        assert "Further objectives" not in shown
+
+
 OURS = {f"<code>objectives.{key}</code>" for key in ("pfa.start", "pfa.penalty_at", "pfa.critic_sees")}
 REFERENCE = {f"<code>{key}</code>" for key in ("train.batch_size", "objectives.infomax.variant")}
 
