@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
@@ -160,6 +161,59 @@ def test_base_readers_of_a_sweep_are_shared_by_the_trials_that_want_the_same_one
     assert [len(found) for found in by_folds] == [1, 2, 3]
     names = [name for found in by_folds for name, _ in found]
     assert len(set(names)) == 6, "a reader that leaves out a half has not the name of one that leaves out a third"
+def test_predicting_the_training_questions_asks_the_base_reader_and_not_the_final_one(no_ray, tmp_path):
+    from raydist.cluster.two_stage import with_nbest_sets
+    from raydist.config import load_config
+    from raydist.reader.model import load_reader
+    from raydist.storage import folder_digest
+
+    def make_run(*overrides):
+        small = ("data.sample.size=200", *SMALL, "name=one", "objectives.hard_learning.size=5")
+        config = load_config("debug_reader", [f"storage={tmp_path / 'runs'}", *small, *overrides]).config
+        run = pipeline.Run(config, no_ray)
+        run.begin()
+        return run
+
+    never = ("train.epochs=2", "objectives.answer_contrast.schedule=sequential")
+    run = make_run(*never)
+    with pytest.raises(InputError, match=r"waits for sequential_epochs 1, here \d steps, and training has 3: .*never act"):
+        pipeline.train(run)
+    assert not run.storage.exists("one_base"), "told before the base reader is trained"
+
+    run = make_run("predict.split=train")
+    (base,) = with_base_readers(run)
+    own = run.folder.path("model")
+    load_reader(run.model_folder, seed=1).save(Path(own), run.model_folder)
+
+    def asked(*overrides):
+        run = make_run("predict.split=train", *overrides)
+        pipeline.predict(run)
+        about = pq.read_schema(run.folder.path("predictions", "train.parquet")).metadata[b"raydist"]
+        return json.loads(about)["model"]
+
+    own_digest, base_digest = folder_digest(own), folder_digest(base.folder.path("model"))
+    assert own_digest != base_digest
+    assert asked() == base_digest
+    assert asked("predict.model=builtin:tiny") == folder_digest(run.model_folder), "the reader that is named"
+    assert asked("objectives.hard_learning.sets=lists.parquet") == own_digest, "there is no base reader where lists are given"
+    assert asked("objectives.hard_learning.mode=ce") == own_digest, "nor where none are taken"
+    gold_alone = make_run("objectives.hard_learning.mode=ce")
+    where = pipeline.prepare(gold_alone, ["train"])["train"].where
+    assert with_nbest_sets(gold_alone, where) == where
+    assert not gold_alone.folder.exists("base.json")
+
+
+def test_a_file_of_lists_is_found_by_its_uri_or_under_the_root_of_the_data(tmp_path):
+    from raydist.cluster.connect import Cluster
+    from raydist.cluster.two_stage import sets_place
+    from raydist.config import ClusterConfig, load_config
+
+    run = pipeline.Run(load_config("debug_reader", [f"data.root={tmp_path}"]).config, Cluster(ClusterConfig()))
+    store = "s3://bucket/runs/base/predictions{}?endpoint_override=host"
+    assert sets_place(run, store.format("/train.parquet")) == {"folder": store.format(""), "name": "train.parquet"}
+    assert sets_place(run, "lists.parquet") == {"folder": "", "name": str(tmp_path / "lists.parquet")}
+
+
     assert by_folds[0] == bases(), "one fold is none"
     assert by_folds[2] == bases("objectives.hard_learning.nbest_folds=3", "objectives.hard_learning.kappa=1")
     assert by_folds[2] != bases("objectives.hard_learning.nbest_folds=3", "optim.lr=1e-4")
