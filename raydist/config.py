@@ -207,7 +207,7 @@ class HardLearningConfig(Section):
     temperature: float = Field(1.0, gt=0)
     hard_em_steps: int = Field(4000, ge=1)
     eta: float = Field(1.0, gt=0)  # anchor of the learned prior
-    sets: str | None = None  # n-best lists from `raydist predict ... predict.split=train`; None: a base reader is trained first
+    sets: str | None = None  # lists of `raydist predict ... predict.split=train`, a file or URI; None: a base reader is trained
     nbest_folds: int = Field(1, ge=1)  # base readers, each of which makes the lists of questions that it was not trained on
 
     @model_validator(mode="after")

@@ -54,10 +54,11 @@ def with_nbest_sets(run: Run, where: dict, *, fresh: bool = False) -> dict:
     if not wanted.needs_sets:
         return where
     if wanted.sets:
-        file = str(fetch(locate(run, wanted.sets)))
+        place = sets_place(run, wanted.sets)
+        file = _fetched(place, wanted.sets)
         _check_file(run, file)
         source: dict = {"file": file_digest(file)}
-        predictions = [{"file": file} for _ in where["windows"]]
+        predictions = [{"file": place} for _ in where["windows"]]
     else:
         made = base_lists(run, where, k=wanted.size, fresh=fresh)
         run.folder.write_json("base.json", {"run": way_to(run, base_runs(run)[0])})
@@ -97,6 +98,22 @@ def base_lists(run: Run, where: dict, *, k: int, fresh: bool = False) -> list[Ma
         lists = make_predictions(base, {"train": where}, reader_folder(base), k=k, fold=part)
         made.append(lists["train"])
     return made
+
+
+def sets_place(run: Run, sets: str) -> dict[str, str]:
+    """Where any node finds the file of lists, as `fetch` takes it: in the folder of a URI, else as other files are found."""
+    if "://" not in sets:
+        return locate(run, sets)
+    path, mark, query = sets.partition("?")
+    folder, _, name = path.rpartition("/")
+    return {"folder": f"{folder}{mark}{query}", "name": name}
+
+
+def _fetched(place: dict[str, str], sets: str) -> str:
+    try:
+        return str(fetch(place))
+    except FileNotFoundError:  # no such folder in a store
+        return sets  # told by its name
 
 
 def way_to(run: Run, base: Run) -> str:

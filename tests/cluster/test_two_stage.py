@@ -56,7 +56,7 @@ def test_sets_of_a_file_give_the_same_training_as_sets_made_on_the_way(make_run,
     base = make_run("name=own_sets_base", *SMALL, "predict.split=train")
     pipeline.predict(base)
     file = base.folder.path("predictions", "train.parquet")
-    given = make_run("name=given_sets", *SMALL, f"objectives.hard_learning.sets={file}")
+    given = make_run("name=given_sets", *SMALL, f"objectives.hard_learning.sets=file://{file}")
     pipeline.train(given)
     assert [line["loss"] for line in logged(own)] == [line["loss"] for line in logged(given)]
 
