@@ -207,7 +207,7 @@ def _read_base(run: Run, file: Path) -> None:
 def _storage_of(run: Run) -> Path:
     """The folder that the run's name starts in; the one it is in, where it was moved or its name is not known."""
     path, name = run.path.resolve(), Path(str(run.setting("name") or run.path.name))
-    is_there = path.parts[-len(name.parts) :] == name.parts
+    is_there = path.parts[-len(name.parts) :] == name.parts and not name.is_absolute()
     return path.parents[len(name.parts) - 1] if is_there else path.parent
 
 

@@ -254,6 +254,13 @@ def test_the_base_run_is_found_from_the_folder_of_the_run(tmp_path, name, base, 
     assert load_run(run).base is None, "a way out of the storage"
 
 
+def test_a_name_that_is_no_way_from_a_storage_leaves_the_folder_of_the_run(tmp_path):
+    run = two_stages(tmp_path, {"xquad.em@1": 40.0}, {"xquad.em@1": 42.5})
+    for name in (str(run), ".", "elsewhere/xmrc", "..", 7):
+        (run / "config.yaml").write_text(settings(name=name))
+        assert load_run(run).base.path == tmp_path / "xmrc-base"
+
+
 def test_a_base_run_without_scores_leaves_the_picture_out(tmp_path):
     """As those that a sweep's trials share: trained, and not evaluated."""
     run = two_stages(tmp_path, {}, {"xquad.em@1": 42.5})
