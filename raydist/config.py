@@ -207,7 +207,7 @@ class HardLearningConfig(Section):
     temperature: float = Field(1.0, gt=0)
     hard_em_steps: int = Field(4000, ge=1)
     eta: float = Field(1.0, gt=0)  # anchor of the learned prior
-    sets: str | None = None  # n-best lists from `raydist predict ... predict.split=train`; None: a base reader is trained first
+    sets: str | None = None  # lists of `raydist predict ... predict.split=train`, a file or URI; None: a base reader is trained
     nbest_folds: int = Field(1, ge=1)  # base readers, each of which makes the lists of questions that it was not trained on
 
     @model_validator(mode="after")
@@ -216,11 +216,21 @@ class HardLearningConfig(Section):
             raise ValueError("nbest_folds is about base readers that this run trains: leave it out where sets are given")
         return self
 
+    @property
+    def needs_sets(self) -> bool:
+        """`ce` looks at gold alone."""
+        return self.mode != "ce"
+
+    @property
+    def has_base(self) -> bool:
+        """Whether base readers are trained for it."""
+        return self.needs_sets and not self.sets
+
 
 class AnswerContrastConfig(Section):
     """Answer-aware contrast (methods 6.5): the gold span against its nearest rivals; alpha of it, 1 - alpha of span loss."""
 
-    alpha: float = Field(0.5, ge=0, le=1)
+    alpha: float = Field(0.5, ge=0, lt=1)  # at 1 nothing would teach the span head
     tau: float = Field(10.0, gt=0)
     top: int = Field(50, ge=1)
     theta: int = Field(1, ge=1)
@@ -656,6 +666,17 @@ class Config(Section):
             )
         if contrast and contrast.negatives == "in_batch" and rows < 2:
             yield "objectives.answer_contrast.negatives: in_batch needs two rows or more in a pass: raise train.batch_size"
+        elif contrast and contrast.negatives == "in_batch" and not contrast.gather and rows // workers < 2:
+            yield (
+                f"objectives.answer_contrast.negatives: in_batch needs two rows or more in a pass, and without gather each of "
+                f"{workers} workers has {rows // workers}: raise train.batch_size, or set gather: true"
+            )
+        hard, source = self.objectives.hard_learning, self.data.train
+        if hard and hard.nbest_folds > 1 and source and source.leave_out:
+            yield (
+                f"objectives.hard_learning.nbest_folds {hard.nbest_folds} lets each base reader leave out a fold of its own, "
+                f"and data.train.leave_out is {list(source.leave_out)}: leave one of the two out"
+            )
         if self.task != "reader" and (named := [name for name, section in self.objectives if section and name != "span"]):
             yield f"objectives.{named[0]} is for readers, and task is {self.task}: leave it out"
         asked = {"predict.split": self.predict.split, "evaluate.predictions": list(self.evaluate.predictions)}

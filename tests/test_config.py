@@ -108,6 +108,16 @@ def test_problems_between_keys_are_told_together(write, text, said):
         ("objectives: {answer_contrast: {theta: 3, top: 2}}\n", "theta 3 is more than the top 2 spans"),
         ("objectives: {answer_contrast: {hard_from_others: true, negatives: in_batch}}\n", "needs hard negatives"),
         ("objectives: {answer_contrast: {negatives: in_batch}}\ntrain: {batch_size: 1}\n", "in_batch needs two rows or more"),
+        (
+            "objectives: {answer_contrast: {negatives: in_batch, gather: false}}\n"
+            "train: {batch_size: 7}\ncluster: {workers: 4}\n",
+            "without gather each of 4 workers has 1: raise train.batch_size, or set gather: true",
+        ),
+        ("objectives: {answer_contrast: {alpha: 1}}\n", "objectives.answer_contrast.alpha: should be less than 1, got 1"),
+        (
+            "objectives: {hard_learning: {nbest_folds: 2}}\ndata: {train: {files: a, leave_out: [0, 3]}}\n",
+            "nbest_folds 2 lets each base reader leave out a fold of its own, and data.train.leave_out is [0, 3]",
+        ),
         ("objectives: {answer_contrast: {schedule: sequential}}\ntrain: {epochs: 1}\n", "it would never act"),
         ("cross_encoder: {train: {metric: em}}\n", "a cross-encoder has f1, average_precision and accuracy, not em"),
         ("cross_encoder: {train: {dev_questions: 5}}\n", "dev_questions has no effect: a cross-encoder is judged by all pairs"),
@@ -186,6 +196,11 @@ def test_of_alternatives_the_one_is_told_whose_shape_the_value_has(write, overri
     with pytest.raises(ConfigError) as error:
         load_config(write("a.yaml", ""), [override])
     assert str(error.value).splitlines()[1:] == [f"  {said}"]
+
+
+def test_rows_of_other_workers_are_rivals_where_they_are_gathered(write):
+    text = "objectives: {answer_contrast: {negatives: in_batch}}\ntrain: {batch_size: 4}\ncluster: {workers: 4}\n"
+    assert load_config(write("a.yaml", text)).config.objectives.answer_contrast.gather
 
 
 @pytest.mark.parametrize("settings", ["align: cos", "lambda2: 0", "perturber: gaussian"])

@@ -530,11 +530,28 @@ def train(run: Run, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> No
         raise InputError("there is nothing to train on: set data.train")
     names = ["train"] + ["dev"] * (config.data.dev is not None)
     sets = {name: ready.where for name, ready in prepare(run, names).items()}
+    check_steps(run, sets["train"]["rows"])
     if config.objectives.hard_learning:
         from raydist.cluster.two_stage import with_nbest_sets
 
         sets["train"] = with_nbest_sets(run, sets["train"], fresh=fresh)
     train_on(run, sets, fresh=fresh, callbacks=callbacks)
+
+
+def check_steps(run: Run, rows: int) -> None:
+    """Refuse a contrast whose turn never comes: known with the rows, and told before base readers are trained."""
+    from raydist.training.loop import num_steps
+
+    contrast, given = run.config.objectives.answer_contrast, run.config.train
+    if not contrast or contrast.schedule != "sequential":
+        return
+    wait = round(contrast.sequential_epochs * -(-rows // given.batch_size))
+    steps = num_steps(rows, batch_size=given.batch_size, epochs=given.epochs, max_steps=given.max_steps)
+    if wait >= steps:
+        raise InputError(
+            f"objectives.answer_contrast waits for sequential_epochs {contrast.sequential_epochs:g}, here {wait:,} steps, and "
+            f"training has {steps:,}: it would never act; raise train.max_steps or train.epochs, or lower sequential_epochs"
+        )
 
 
 def train_on(run: Run, sets: dict[str, dict], *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> None:
@@ -626,26 +643,28 @@ def _flat(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
 def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
     """n-best lists of the dev and test sets (or those of predict.split), as Parquet and JSON in the run's folder.
 
-    Those of train, which hard learning takes, are cross-fitted where nbest_folds says so; not where `names` are given, since
-    an evaluation is about the run's own reader.
+    With hard learning, those of train are the lists that it takes: of the base readers, cross-fitted where nbest_folds says so.
+    Not where `names` are given, since an evaluation is about the run's own reader; nor where a reader or a file is named.
     """
     from raydist.reader.evaluate import with_unique_ids
 
     config, hard = run.config, run.config.objectives.hard_learning
-    crossed = names is None and hard is not None and hard.nbest_folds > 1
+    by_bases = names is None and hard is not None and hard.has_base
     names = names or config.predict.split or [name for name in config.sets() if name != "train"]
     if not names:
         raise InputError("there is nothing to predict: set data.dev or data.test")
-    if crossed and "train" in names and config.predict.model:
-        raise InputError(
-            "predict.model names one reader, and objectives.hard_learning.nbest_folds wants the lists of train from readers "
-            "that were not trained on the question: leave one of the two out"
-        )
-    if not crossed or set(names) != {"train"}:
+    if by_bases and hard and "train" in names and config.predict.model:
+        if hard.nbest_folds > 1:
+            raise InputError(
+                "predict.model names one reader, and objectives.hard_learning.nbest_folds wants the lists of train from "
+                "readers that were not trained on the question: leave one of the two out"
+            )
+        by_bases = False
+    if not by_bases or set(names) != {"train"}:
         reader_folder(run)  # a missing one is told now, and not after all windows are made
     sets = {name: ready.where for name, ready in prepare(run, names).items()}
     made: dict[str, list[Made]] = {}
-    if crossed and "train" in sets:
+    if by_bases and "train" in sets:
         from raydist.cluster.two_stage import base_lists
 
         made["train"] = base_lists(run, sets.pop("train"), k=config.predict.n_best)

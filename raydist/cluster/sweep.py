@@ -209,6 +209,7 @@ class Sweep:
             if two_stage:
                 from raydist.cluster.two_stage import with_nbest_sets
 
+                pipeline.check_steps(run, ready["train"].where["rows"])
                 with_nbest_sets(run, ready["train"].where)
             self.prepared[key] = {name: made.where["fingerprint"] for name, made in ready.items()}
         return self.prepared[key]

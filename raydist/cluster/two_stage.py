@@ -6,6 +6,7 @@ same functions, and resumed by them.
 
 from __future__ import annotations
 
+import posixpath
 from typing import Any
 
 from raydist.cluster.pipeline import (
@@ -43,19 +44,24 @@ def base_runs(run: Run) -> list[Run]:
 
 
 def with_nbest_sets(run: Run, where: dict, *, fresh: bool = False) -> dict:
-    """The training windows (`where`, as workers take it) with their n-best sets; base readers are trained where needed."""
+    """The training windows (`where`, as workers take it) with their n-best sets; base readers are trained where needed.
+    A mode that takes no sets gets none.
+    """
     wanted = run.config.objectives.hard_learning
     assert wanted is not None
     predictions: list[dict] = []
     run.folder.delete("base.json")
+    if not wanted.needs_sets:
+        return where
     if wanted.sets:
-        file = str(fetch(locate(run, wanted.sets)))
+        place = sets_place(run, wanted.sets)
+        file = _fetched(place, wanted.sets)
         _check_file(run, file)
         source: dict = {"file": file_digest(file)}
-        predictions = [{"file": file} for _ in where["windows"]]
+        predictions = [{"file": place} for _ in where["windows"]]
     else:
         made = base_lists(run, where, k=wanted.size, fresh=fresh)
-        run.folder.write_json("base.json", {"run": base_runs(run)[0].config.name})
+        run.folder.write_json("base.json", {"run": way_to(run, base_runs(run)[0])})
         source = {"predictions": [lists.stage.fingerprint for lists in made]}
         predictions = [
             {"predictions": [[lists.stage.uri, lists.manifest.parts[number]["name"]] for lists in made]}
@@ -92,6 +98,27 @@ def base_lists(run: Run, where: dict, *, k: int, fresh: bool = False) -> list[Ma
         lists = make_predictions(base, {"train": where}, reader_folder(base), k=k, fold=part)
         made.append(lists["train"])
     return made
+
+
+def sets_place(run: Run, sets: str) -> dict[str, str]:
+    """Where any node finds the file of lists, as `fetch` takes it: in the folder of a URI, else as other files are found."""
+    if "://" not in sets:
+        return locate(run, sets)
+    path, mark, query = sets.partition("?")
+    folder, _, name = path.rpartition("/")
+    return {"folder": f"{folder}{mark}{query}", "name": name}
+
+
+def _fetched(place: dict[str, str], sets: str) -> str:
+    try:
+        return str(fetch(place))
+    except FileNotFoundError:  # no such folder in a store
+        return sets  # told by its name
+
+
+def way_to(run: Run, base: Run) -> str:
+    """The way to the base reader's run from the folder that this run is in: both may be moved together."""
+    return posixpath.relpath(base.config.name, posixpath.dirname(run.config.name) or ".")
 
 
 def _check_file(run: Run, file: str) -> None:

@@ -89,7 +89,8 @@ class HardLearning(Objective):
         """1 on the scale of start plus end loss, and eta for the anchor; how Z is weighed is only logged."""
         scale = 0.5 if self.span_reduction == "mean" else 1.0
         anchor = {"anchor": self.eta * scale} if self.mode == "learned" else {}
-        return {"loss": scale, **anchor, "entropy": 0.0, "gold_first": 0.0}
+        logged = {} if self.mode == "ce" else {"entropy": 0.0, "gold_first": 0.0}
+        return {"loss": scale, **anchor, **logged}
 
     def takes_hard_branch(self, seed: int, step: int) -> bool:
         """Hard EM's coin: the same for all rows, groups and ranks of a step."""
@@ -97,11 +98,14 @@ class HardLearning(Objective):
 
     def forward(self, batch: Batch, output: ReaderOutput, reader: Reader | None = None) -> dict[str, Term]:
         """``loss`` (and ``anchor``) over all rows; over rows with an answer, how Z is weighed."""
-        start_BK, end_BK, mask_BK, gold_B = self._spans(batch)
         log_start_BT, log_end_BT = span_log_probs(output, batch, self.mask_non_passage)
-        loss_BK = -(log_start_BT.gather(1, start_BK) + log_end_BT.gather(1, end_BK)).masked_fill(~mask_BK, 0)
         plain_B = -(log_start_BT.gather(1, batch.start_B[:, None]) + log_end_BT.gather(1, batch.end_B[:, None])).squeeze(1)
+        rows, answered = batch.count(len), batch.count(lambda rows: rows.has_answer.sum())
+        if self.mode == "ce":  # gold alone: no set is asked for
+            return {"loss": Term(plain_B.sum(), rows)}
 
+        start_BK, end_BK, mask_BK, gold_B = self._spans(batch)
+        loss_BK = -(log_start_BT.gather(1, start_BK) + log_end_BT.gather(1, end_BK)).masked_fill(~mask_BK, 0)
         closeness_BK = overlap_f1(start_BK, end_BK, batch.start_B, batch.end_B).to(loss_BK.dtype)
         log_prior_BK = masked_log_softmax(self.kappa * closeness_BK, mask_BK)  # pi
         anchor_B = torch.zeros_like(plain_B)
@@ -114,20 +118,20 @@ class HardLearning(Objective):
         if self.mode in ("posterior", "learned"):
             soft_B = tempered_marginal(loss_BK, log_prior_BK, mask_BK, self.temperature)
             hard_learning_B = self.rho * plain_B + (1 - self.rho) * soft_B
-        elif self.mode == "ce":
-            hard_learning_B = plain_B
         elif self.mode == "hard_em" and self.takes_hard_branch(batch.seed, batch.step):
             hard_learning_B = -_hide(-loss_BK, mask_BK).amax(1)  # min_l l_l
         else:
             hard_learning_B = -_hide(-loss_BK, mask_BK).logsumexp(1)  # Eq. 4
 
         has_B = batch.has_answer_B
-        rows, answered = batch.count(len), batch.count(lambda rows: rows.has_answer.sum())
         terms = {"loss": Term(torch.where(has_B, hard_learning_B, plain_B).sum(), rows)}
         if self.mode == "learned":
             terms["anchor"] = Term(anchor_B.masked_fill(~has_B, 0).sum(), rows)
         with torch.no_grad():
-            log_weight_BK = masked_log_softmax(log_prior_BK - loss_BK / self.temperature, mask_BK)  # the minimiser w of G
+            score_BK = -loss_BK  # mml, hard_em: P(z) over its sum in Z, by which L_mml weighs each span's gradient
+            if self.mode in ("posterior", "learned"):
+                score_BK = log_prior_BK - loss_BK / self.temperature  # the minimiser w of G
+            log_weight_BK = masked_log_softmax(score_BK, mask_BK)
             entropy_B = -(log_weight_BK.exp() * log_weight_BK).masked_fill(~mask_BK, 0).sum(1)
             gold_first_B = _hide(-loss_BK, mask_BK).argmax(1) == gold_B
             terms["entropy"] = Term((entropy_B * has_B).sum(), answered)

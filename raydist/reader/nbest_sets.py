@@ -20,7 +20,7 @@ from raydist.errors import InputError
 from raydist.objectives.hard_learning import put_gold_in, span_types
 from raydist.reader.parts import read_examples
 from raydist.reader.rows import WindowRows
-from raydist.storage import Storage, read_parquet
+from raydist.storage import Storage, fetch, read_parquet
 
 OUTSIDE = -1  # an element that this window does not hold
 
@@ -93,7 +93,8 @@ def _tokens_of(spans: np.ndarray, char_start: np.ndarray, char_end: np.ndarray) 
 def set_part_maker(*, size: int) -> Callable[[dict], dict[str, Any]]:
     """The windows of a part, the examples they were made of, and n-best lists for these -> the part's sets.
 
-    The lists are parts of prediction stages (several where they are cross-fitted), or one file that holds all questions.
+    The lists are parts of prediction stages (several where they are cross-fitted), or one file that holds all questions, by
+    its place (as `fetch` takes it).
     """
 
     def make(spec: dict) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def set_part_maker(*, size: int) -> Callable[[dict], dict[str, Any]]:
             ids, languages = examples["id"].to_pylist(), examples["language"].to_pylist()
             asked = ids + [f"{language}:{id}" for id, language in zip(ids, languages)]
             of_part = pc.field("id").isin(pa.array(asked))
-            predictions = pyarrow.dataset.dataset(spec["file"], format="parquet").to_table(filter=of_part)
+            predictions = pyarrow.dataset.dataset(str(fetch(spec["file"])), format="parquet").to_table(filter=of_part)
         else:
             predictions = pa.concat_tables([read_parquet(Storage(folder), name) for folder, name in spec["predictions"]])
         return {"part": make_sets(rows, examples, predictions, size)}

@@ -50,7 +50,11 @@ def pfa(run: Run) -> Html | None:
     if not trace and not any(key.startswith("loss.pfa.") for key in run.step_keys()):
         return None
     task = next((key for key in ("loss.span", "loss.hard_learning") if len(run.series(key)[0])), "loss.span")
-    clean, changed = _curve(run, task, "clean"), _curve(run, "loss.pfa.perturbed_span", "perturbed")
+    hard = task == "loss.hard_learning"
+    # logged as start plus end loss, and the others as the reduction says: half of it where that is the mean
+    scale = 0.5 if hard and run.setting("objectives", "span", "reduction") != "sum" else 1.0
+    label, steps, values = _curve(run, task, "clean (hard learning)" if hard else "clean")
+    clean, changed = (label, steps, scale * values), _curve(run, "loss.pfa.perturbed_span", "perturbed")
     shown = ("alignment", "kl")  # the latter with the gaussian perturber
     alignment = next((key for key in (f"loss.pfa.{part}" for part in shown) if len(run.series(key)[0])), "loss.pfa.alignment")
     critic = [_curve(run, f"loss.pfa.{part}", part) for part in ("critic", "penalty")]
@@ -59,8 +63,8 @@ def pfa(run: Run) -> Html | None:
         line_plot("PFA: alignment", [_curve(run, alignment, "alignment")], smooth=True, note=_how_aligned(run)),
         path_plot(
             "PFA: task against alignment",
-            _path(run, alignment, task),
-            labels=("alignment", "loss of the task"),
+            _path(run, alignment, task) * [1.0, scale],
+            labels=("alignment", "loss of the task (hard learning)" if hard else "loss of the task"),
             note="running means; ring: first step, dot: last",
         ),
         line_plot(

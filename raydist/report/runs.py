@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -191,14 +192,23 @@ def _read_traces(run: Run, folder: Path) -> None:
 
 def _read_base(run: Run, file: Path) -> None:
     name = _mapping(json.loads(file.read_text(encoding="utf-8"))).get("run")
-    if not isinstance(name, str) or Path(name).name != name or name in ("", ".."):
-        raise ValueError(f"the name of a run in the same folder was wanted, got {name!r}")
-    metrics = run.path.resolve().parent / name / "metrics.json"
-    if metrics.exists():
-        run.base = Run(metrics.parent, name)
-        _read_metrics(run.base, metrics)
+    beside = run.path.resolve().parent
+    found = Path(os.path.normpath(beside / name)) if isinstance(name, str) and name else beside
+    root = _storage_of(run)
+    if found in (root, beside, run.path.resolve()) or not found.is_relative_to(root):
+        raise ValueError(f"the way from {beside} to another run in {root} was wanted, got {name!r}")
+    if (found / "metrics.json").exists():
+        run.base = Run(found, found.name)
+        _read_metrics(run.base, found / "metrics.json")
     else:
         run.missing.append(f"{name}/metrics.json (scores of the base reader)")
+
+
+def _storage_of(run: Run) -> Path:
+    """The folder that the run's name starts in; the one it is in, where it was moved or its name is not known."""
+    path, name = run.path.resolve(), Path(str(run.setting("name") or run.path.name))
+    is_there = path.parts[-len(name.parts) :] == name.parts and not name.is_absolute()
+    return path.parents[len(name.parts) - 1] if is_there else path.parent
 
 
 def _read_ranked(run: Run, folder: Path) -> None:

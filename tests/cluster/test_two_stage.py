@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
@@ -30,21 +31,55 @@ def logged(run) -> list[dict]:
     return [line for line in lines if "loss" in line]
 
 
-def test_one_command_trains_the_base_makes_the_sets_and_trains_on_them(make_run, capsys):
-    run = make_run("name=two_stage", *SMALL, *BOTH)
+def translated(run, folder: Path, split: str, passages: int) -> list[str]:
+    """English and Spanish files of the same passages, whose questions share their ids, as those of translate-train do."""
+    world = Path(pipeline.fetch({"folder": pipeline.make_sample(run), "name": ""}))
+    paths = []
+    for language in ("en", "es"):
+        articles = json.loads((world / language / f"{split}.json").read_text())["data"][:passages]
+        path = folder / language / f"{split}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"version": "1.1", "data": articles}).replace('_es"', '"'))
+        paths.append(str(path))
+    return paths
+
+
+def test_one_command_trains_the_base_makes_the_sets_and_trains_on_them(make_run, tmp_path, capsys):
+    """With all objectives, on two languages, under a name with a slash; from the data to the report."""
+    sample = make_run("name=exp/sample")
+    files = {split: translated(sample, tmp_path, split, passages) for split, passages in (("train", 6), ("dev", 2))}
+    settings = (*SMALL, *(f"data.{split}={json.dumps({'files': paths})}" for split, paths in files.items()))
+    settings += (*BOTH, "objectives.infomax={}", "objectives.pfa.bottleneck=8")
+    run = make_run("name=exp/two_stage", *settings)
     pipeline.run_all(run)
+    ready = run.prepared["train"].examples
+    parts = [pipeline.read_parquet(run.storage, f"{ready.stage.folder}/{part['name']}") for part in ready.manifest.parts]
+    rows = [row for part in parts for row in part.select(["id", "language"]).to_pylist()]
+    assert len(rows) == 2 * len({row["id"] for row in rows}) == 60, "every id in two languages"
     terms = logged(run)[0]
-    assert any(key.endswith("hard_learning") for key in terms), terms
-    assert any(key.endswith("answer_contrast") for key in terms), terms
-    assert not any(key.endswith("span") for key in terms), "hard learning takes the place of the span loss"
-    base = run.storage.at("two_stage_base")
+    wanted = ("hard_learning", "answer_contrast", "infomax.local", "infomax.global", "pfa.perturbed_span", "pfa.alignment")
+    assert not {f"loss.{part}" for part in wanted} - terms.keys(), terms
+    assert "loss.span" not in terms, "hard learning takes the place of the span loss"
+    base = run.storage.at("exp/two_stage_base")
     assert base.exists("model/config.json")
     assert run.folder.read_json("base.json") == {"run": "two_stage_base"}
-    assert "dev.em@5" in base.read_json("metrics.json"), "before and after are both scored"
     assert "n-best sets of train" in run.folder.read_json("stages.json")
+    assert run.folder.read_json("trace/pfa.json")["step"] == 3
+    assert not base.exists("trace"), "it has no objective but the task"
+    em_at_k = {f"dev.em@{k}{language}" for k in (1, 3, 5, 10, 20) for language in ("", ".en", ".es")}
+    scores = em_at_k | {f"dev.{key}.{of}" for key in ("f1", "em") for of in ("en", "es", "languages")}
+    for folder in (base, run.folder):
+        assert not scores - folder.read_json("metrics.json").keys(), "before and after are both scored"
+    page = Path(run.folder.path("report.html")).read_text()
+    headings = ("QAInfomax", "Perturbation for alignment", "Hard learning and contrast", "By language")
+    assert [heading for heading in headings if f">{heading}</h2>" in page] == list(headings)
+    pictures = ("One passage, clean and perturbed", *(f"EM@k on dev{language}" for language in ("", " en", " es")))
+    assert [title for title in pictures if f"{title}</" in page] == list(pictures)
+    assert "before: two_stage_base, after: two_stage" in page
+    assert all(f"k = {k}</th>" in page for k in (1, 3, 5, 10, 20))
 
     capsys.readouterr()
-    pipeline.run_all(make_run("name=two_stage", *SMALL, *BOTH))
+    pipeline.run_all(make_run("name=exp/two_stage", *settings))
     again = capsys.readouterr()
     assert (again.out + again.err).count("train: already done (3 steps)") == 2
 
@@ -55,7 +90,7 @@ def test_sets_of_a_file_give_the_same_training_as_sets_made_on_the_way(make_run,
     base = make_run("name=own_sets_base", *SMALL, "predict.split=train")
     pipeline.predict(base)
     file = base.folder.path("predictions", "train.parquet")
-    given = make_run("name=given_sets", *SMALL, f"objectives.hard_learning.sets={file}")
+    given = make_run("name=given_sets", *SMALL, f"objectives.hard_learning.sets=file://{file}")
     pipeline.train(given)
     assert [line["loss"] for line in logged(own)] == [line["loss"] for line in logged(given)]
 
@@ -124,6 +159,78 @@ def test_predicting_the_training_questions_is_cross_fitted_where_folds_are_asked
 
     with pytest.raises(InputError, match=r"predict\.model names one reader.*nbest_folds"):
         pipeline.predict(make_run("name=both", f"predict.model={bases[0].folder.path('model')}"))
+
+
+def test_predicting_the_training_questions_asks_the_base_reader_and_not_the_final_one(no_ray, tmp_path):
+    from raydist.cluster.two_stage import with_nbest_sets
+    from raydist.config import load_config
+    from raydist.reader.model import load_reader
+    from raydist.storage import folder_digest
+
+    def make_run(*overrides):
+        small = ("data.sample.size=200", *SMALL, "name=one", "objectives.hard_learning.size=5")
+        config = load_config("debug_reader", [f"storage={tmp_path / 'runs'}", *small, *overrides]).config
+        run = pipeline.Run(config, no_ray)
+        run.begin()
+        return run
+
+    never = ("train.epochs=2", "objectives.answer_contrast.schedule=sequential")
+    run = make_run(*never)
+    with pytest.raises(InputError, match=r"waits for sequential_epochs 1, here \d steps, and training has 3: .*never act"):
+        pipeline.train(run)
+    assert not run.storage.exists("one_base"), "told before the base reader is trained"
+
+    run = make_run("predict.split=train")
+    (base,) = with_base_readers(run)
+    own = run.folder.path("model")
+    load_reader(run.model_folder, seed=1).save(Path(own), run.model_folder)
+
+    def asked(*overrides):
+        run = make_run("predict.split=train", *overrides)
+        pipeline.predict(run)
+        about = pq.read_schema(run.folder.path("predictions", "train.parquet")).metadata[b"raydist"]
+        return json.loads(about)["model"]
+
+    own_digest, base_digest = folder_digest(own), folder_digest(base.folder.path("model"))
+    assert own_digest != base_digest
+    assert asked() == base_digest
+    assert asked("predict.model=builtin:tiny") == folder_digest(run.model_folder), "the reader that is named"
+    assert asked("objectives.hard_learning.sets=lists.parquet") == own_digest, "there is no base reader where lists are given"
+    assert asked("objectives.hard_learning.mode=ce") == own_digest, "nor where none are taken"
+    gold_alone = make_run("objectives.hard_learning.mode=ce")
+    where = pipeline.prepare(gold_alone, ["train"])["train"].where
+    assert with_nbest_sets(gold_alone, where) == where
+    assert not gold_alone.folder.exists("base.json")
+
+
+def test_a_file_of_lists_is_found_by_its_uri_or_under_the_root_of_the_data(tmp_path):
+    from raydist.cluster.connect import Cluster
+    from raydist.cluster.two_stage import sets_place
+    from raydist.config import ClusterConfig, load_config
+
+    run = pipeline.Run(load_config("debug_reader", [f"data.root={tmp_path}"]).config, Cluster(ClusterConfig()))
+    store = "s3://bucket/runs/base/predictions{}?endpoint_override=host"
+    assert sets_place(run, store.format("/train.parquet")) == {"folder": store.format(""), "name": "train.parquet"}
+    assert sets_place(run, "lists.parquet") == {"folder": "", "name": str(tmp_path / "lists.parquet")}
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "way"),
+    [
+        ("xmrc", None, "xmrc_base"),
+        ("exp/xmrc", None, "xmrc_base"),
+        ("swept/trials/a1", "swept/bases/b2", "../bases/b2"),
+        ("swept", "swept/bases/b2", "swept/bases/b2"),  # the sweep itself, which makes what its trials share
+    ],
+)
+def test_the_way_to_the_base_reader_starts_in_the_folder_that_the_run_is_in(tmp_path, name, base, way):
+    from raydist.cluster.connect import Cluster
+    from raydist.cluster.two_stage import base_runs, way_to
+    from raydist.config import ClusterConfig, load_config
+
+    settings = [f"storage={tmp_path}", f"name={name}", "objectives.hard_learning.size=5"]
+    run = pipeline.Run(load_config("debug_reader", settings).config, Cluster(ClusterConfig()), base=base)
+    assert way_to(run, base_runs(run)[0]) == way
 
 
 def test_base_readers_of_a_sweep_are_shared_by_the_trials_that_want_the_same_ones_alone(tmp_path):

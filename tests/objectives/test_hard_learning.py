@@ -127,6 +127,12 @@ def test_posterior_by_hand():
     torch.testing.assert_close(terms["loss"].mean, torch.tensor(2.205098))
     torch.testing.assert_close(terms["entropy"].mean, torch.tensor(0.410116))
     assert terms["gold_first"].mean == 1
+    # mml and hard_em have neither prior nor temperature: w = 1/8 : 1/24 = 3/4, 1/4, entropy 3/4 log(4/3) + 1/4 log 4 = 0.562335
+    for mode in ("mml", "hard_em"):
+        objective = HardLearning(mode, kappa=3 * math.log(2), temperature=0.5)
+        terms = objective(batch, ReaderOutput(torch.zeros(1), start_BT, end_BT), reader=None)
+        torch.testing.assert_close(terms["entropy"].mean, torch.tensor(0.562335))
+        assert terms["gold_first"].mean == 1
 
 
 def test_overlap_by_hand():
@@ -219,7 +225,7 @@ def test_windows_without_answer_keep_the_plain_loss_and_every_parameter_a_gradie
     terms = objective(batch, output, reader=None)
     sum(term.total for term in terms.values()).backward()
     torch.testing.assert_close(terms["loss"].total, sum(plain_losses(batch, output)))
-    assert terms["entropy"].mean == 0
+    assert mode == "ce" or terms["entropy"].mean == 0
     for leaf in (output.start_BT, output.end_BT):
         assert leaf.grad.isfinite().all()
     for parameter in objective.parameters():
@@ -319,6 +325,14 @@ def test_gold_in_z_that_is_not_the_rows_gold_is_refused():
     moved[3, batch.extras["nbest_gold_B"][3]] += 1
     with pytest.raises(InputError, match=f"row {batch.world.row[3]} .*another tokenizer"):
         HardLearning()(replace(batch, extras=batch.extras | {"nbest_end_BK": moved}), random_output(batch), reader=None)
+
+
+def test_mode_ce_looks_at_gold_alone_and_asks_for_no_sets():
+    batch = make_batch()
+    output = random_output(batch)
+    terms = HardLearning("ce")(replace(batch, extras={}), output, reader=None)
+    assert terms.keys() == {"loss"}, "there is nothing in Z to weigh or to rank"
+    torch.testing.assert_close(terms["loss"].total, sum(plain_losses(batch, output)))
 
 
 def test_rows_without_n_best_sets_are_refused():

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from raydist.errors import InputError
 from raydist.models import model_folder
 from raydist.reader.features import make_windows
-from raydist.reader.nbest_sets import check_sets_file, make_sets
+from raydist.reader.nbest_sets import check_sets_file, make_sets, set_part_maker
 from raydist.reader.rows import WindowRows
 from raydist.records import PREDICTION_SCHEMA, Answer, Example, examples_table
 from raydist.storage import encode_table
@@ -97,6 +97,29 @@ def test_the_order_of_the_lists_does_not_matter(rows, examples):
 def test_a_question_without_a_list_is_named(rows, examples):
     with pytest.raises(InputError, match=r"no list for training question 'b'.*another data file"):
         make_sets(rows, examples, PREDICTED.slice(0, 1), size=5)
+
+
+def test_translations_that_share_an_id_have_each_their_own_list(examples, tmp_path):
+    both = examples.set_column(examples.schema.get_field_index("id"), "id", pa.array(["a", "a"]))
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
+    (tmp_path / "part.arrow").write_bytes(encode_table(make_windows(both, tokenizer, **LENGTHS), "arrow", {"examples": 2}))
+    (tmp_path / "part.parquet").write_bytes(encode_table(both, "parquet", {}))
+    rows = WindowRows([tmp_path / "part.arrow"])
+    english, spanish = [("en", "Mina Orlov", 0), ("en", "1894", 0)], [("es", "1894", 0), ("es", "in 1911", 0)]
+    of_a_stage = pa.concat_tables([lists(a=spanish), lists(a=english)])
+    of_a_file = lists(**{"en:a": english, "es:a": spanish, "es:b": spanish})  # as with_unique_ids names them
+    pq.write_table(of_a_stage, tmp_path / "lists.parquet")
+    pq.write_table(of_a_file, tmp_path / "train.parquet")
+    spec = {"windows_folder": str(tmp_path), "windows": "part.arrow"}
+    spec |= {"folder": str(tmp_path), "part": "part.parquet", "row_group": 0}
+    make = set_part_maker(size=20)
+    for given in (
+        {"predictions": [[str(tmp_path), "lists.parquet"]]},
+        {"file": {"folder": str(tmp_path), "name": "train.parquet"}},
+    ):
+        sets = make(spec | given)["part"]
+        found = [texts(rows, sets, int(np.flatnonzero(rows.column("has_answer") & (rows.examples == at))[0])) for at in (0, 1)]
+        assert found == [["Mina Orlov", "1894"], ["1894", "in 1911", "1911"]]
 
 
 def test_batches_carry_the_sets_padded(rows, examples, tmp_path):

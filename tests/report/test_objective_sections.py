@@ -113,6 +113,26 @@ def test_pfa_shows_the_task_against_the_alignment(run):
     assert "One passage" not in shown
 
 
+@pytest.mark.parametrize(("reduction", "scale"), [("mean", 0.5), ("sum", 1.0)])
+def test_hard_learning_and_the_perturbed_reading_are_drawn_on_one_scale(tmp_path, monkeypatch, reduction, scale):
+    config = settings(objectives={"span": {"reduction": reduction}})
+    run = write_run(tmp_path / "r", {"dev": [example()]}, config=config)
+    log(run, {"hard_learning": [8.0, 6.0], "pfa.perturbed_span": [4.0, 3.0], "pfa.alignment": [0.5, 0.3]})
+    drawn = {}
+    monkeypatch.setattr("raydist.report.objectives.line_plot", lambda title, curves, **_: drawn.update({title: curves}))
+    monkeypatch.setattr(
+        "raydist.report.objectives.path_plot", lambda title, points, labels, **_: drawn.update({title: (points, labels)})
+    )
+    pfa(load_run(run))
+    labels, _, values = zip(*drawn["PFA: loss of the task"])
+    assert labels == ("clean (hard learning)", "perturbed")
+    assert values[0].tolist() == [8 * scale, 6 * scale], "logged as start plus end loss"
+    assert values[1].tolist() == [4, 3], "logged as the reduction says"
+    points, labels = drawn["PFA: task against alignment"]
+    assert labels == ("alignment", "loss of the task (hard learning)")
+    assert points[:, 1].tolist() == [8 * scale, 6 * scale]
+
+
 def test_a_step_without_a_second_pass_is_no_point_of_the_curve(run):
     log(run, PFA | {"pfa.alignment": [0.5, 0.0, 0.1]}, rows={"pfa.alignment": [8, 0, 8]})
     steps, values = load_run(run).series("loss.pfa.alignment")
@@ -206,11 +226,47 @@ def test_a_base_run_that_is_gone_is_missing(tmp_path):
     assert "gone/metrics.json (scores of the base reader)" in page.text
 
 
-@pytest.mark.parametrize("base", ["../xmrc-base", "..", "/etc", "", 7, None])
-def test_a_base_run_is_a_sibling_or_refused(tmp_path, base):
-    run = load_run(two_stages(tmp_path, {"xquad.em@1": 40.0}, {"xquad.em@1": 42.5}, base=base))
-    assert run.damaged[0].startswith("base.json: the name of a run in the same folder was wanted")
+@pytest.mark.parametrize("base", ["../xmrc-base", "..", ".", "xmrc", "/etc", "", 7, None])
+def test_a_base_run_is_another_one_of_the_same_storage_or_refused(tmp_path, base):
+    run = load_run(two_stages(tmp_path / "storage", {"xquad.em@1": 40.0}, {"xquad.em@1": 42.5}, base=base))
+    assert run.damaged[0].startswith(f"base.json: the way from {tmp_path / 'storage'} to another run in")
     assert run.base is None
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "way"),
+    [
+        ("xmrc", "xmrc_base", "xmrc_base"),
+        ("exp/xmrc", "exp/xmrc_base", "xmrc_base"),
+        ("swept/trials/a1", "swept/bases/b2", "../bases/b2"),
+    ],
+)
+def test_the_base_run_is_found_from_the_folder_of_the_run(tmp_path, name, base, way):
+    before, after = {"xquad.em@1": 40.0}, {"xquad.em@1": 42.5}
+    write_run(tmp_path / base, {"dev": [example()]}, metrics=before)
+    run = write_run(tmp_path / name, {"dev": [example()]}, config=settings(name=name), metrics=after)
+    (run / "base.json").write_text(json.dumps({"run": way}))
+    loaded = load_run(run)
+    assert not loaded.damaged
+    assert loaded.base.metrics["xquad.em@1"] == 40.0
+    assert "+2.50 from 40.00" in plain(section(report_on(run)[0], "Hard learning and contrast"))
+    (run / "base.json").write_text(json.dumps({"run": "/".join([".."] * (name.count("/") + 1) + [base])}))
+    assert load_run(run).base is None, "a way out of the storage"
+
+
+def test_a_name_that_is_no_way_from_a_storage_leaves_the_folder_of_the_run(tmp_path):
+    run = two_stages(tmp_path, {"xquad.em@1": 40.0}, {"xquad.em@1": 42.5})
+    for name in (str(run), ".", "elsewhere/xmrc", "..", 7):
+        (run / "config.yaml").write_text(settings(name=name))
+        assert load_run(run).base.path == tmp_path / "xmrc-base"
+
+
+def test_a_base_run_without_scores_leaves_the_picture_out(tmp_path):
+    """As those that a sweep's trials share: trained, and not evaluated."""
+    run = two_stages(tmp_path, {}, {"xquad.em@1": 42.5})
+    (tmp_path / "xmrc-base" / "metrics.json").write_text(json.dumps({"train.steps": 3}))
+    assert load_run(run).missing == []
+    assert section(report_on(run)[0], "Hard learning and contrast") == ""
 
 
 def test_how_the_sets_are_weighed_is_drawn(run):
@@ -446,6 +502,15 @@ def test_hard_learning_in_mode_ce_is_the_ablation_without_it(tmp_path):
         objectives = {"hard_learning": {"mode": mode}, "answer_contrast": {"theta": 1}}
         shown = plain(published_of(load_run(scored(tmp_path / mode, objectives, metrics))))
         assert f"xquad average F1 70.00 73.54 XLM-R base {method} " in shown
+
+
+def test_a_contrast_of_weight_0_is_the_ablation_without_it(tmp_path):
+    metrics = {f"xquad.f1.{code}": 70.0 for code in LANGUAGES}
+    for mode, method in (("posterior", " 73.84 without contrast"), ("ce", " -3.54")):  # ce, too: the plain reader
+        objectives = {"hard_learning": {"mode": mode}, "answer_contrast": {"alpha": 0.0}}
+        shown = plain(published_of(load_run(scored(tmp_path / mode, objectives, metrics))))
+        assert f"xquad average F1 70.00 73.54 XLM-R base{method} " in shown
+        assert "Further objectives" not in shown
 
 
 OURS = {f"<code>objectives.{key}</code>" for key in ("pfa.start", "pfa.penalty_at", "pfa.critic_sees")}
