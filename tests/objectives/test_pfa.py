@@ -345,9 +345,7 @@ def test_sweps_divergence_is_not_rounded_in_half_precision():
     torch.testing.assert_close(found, exact, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("align", "penalty_at"), [*((align, "representation") for align in ALIGNMENTS), ("w1", "embedding")]
-)
+@pytest.mark.parametrize(("align", "penalty_at"), [*((align, "representation") for align in ALIGNMENTS), ("w1", "embedding")])
 def test_no_alignment_is_rounded_in_half_precision(align, penalty_at):
     batch, reader = make_batch(), seeded(TinyReader).float()
     pfa = make_pfa(align=align, penalty_at=penalty_at).float()
