@@ -107,7 +107,7 @@ def test_low_resource_are_the_published_shares_of_all_its_questions():
     found = {}
     for configs in comparisons(CONFIGS / "low_resource"):
         assert [published_row(path, 1)[0] for path in configs] == ["RoBERTa-base", "PFA"]
-        found[configs[0].parent.name] = load_config(str(configs[0])).config.data.train.questions
+        (found[configs[0].parent.name],) = {load_config(str(path)).config.data.train.questions for path in configs}
     assert found == {str(share): share * found["100"] // 100 for share in (20, 40, 60, 80, 100)}
     assert found["100"] == 8000
 
