@@ -141,7 +141,7 @@ def _mrqa(
     return Row(method, scores, objectives, _f1(_MRQA, spread), settings or {})
 
 
-_SWEP = {"data.max_length": 384, "train.epochs": 2, "optim.lr": 3e-5}  # baselines kept their own
+_SWEP: dict[str, Any] = {"data.max_length": 384, "train.epochs": 2, "optim.lr": 3e-5}  # baselines kept their own
 _SWEP |= dict.fromkeys(("data.passage_first", "model.dropout", "optim.schedule", "optim.final_lr_share", WARMUP))  # not stated
 
 
