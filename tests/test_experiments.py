@@ -11,6 +11,8 @@ from conftest import CHECKOUT
 from experiments import CONFIGS, changed_settings, comparisons, is_done, run_name
 
 from raydist.config import load_config, to_yaml
+from raydist.report.published import PAPERS, _exactness, differences, fits, objectives_of
+from raydist.report.runs import Run
 
 
 def names(group: str, only: tuple[str, ...] = ()) -> list[list[str]]:
@@ -39,6 +41,75 @@ def test_ablations_share_the_runs_of_the_plain_reader_and_of_the_full_method():
     assert {"real_pfa_0", "ablation_pfa_ep_0", "ablation_pfa_swep_0"} <= set(pfa)
     assert {"ablation_xmrc_plain_0", "xmrc_0", "ablation_xmrc_top1_0"} <= set(xmrc)
     assert names("ablation", ("plain", "lc")) == [["real_plain_0", "ablation_infomax_lc_0"], ["real_plain_0"], xmrc[:1]]
+
+
+ROWS = {  # each ablation, and what the row that stands for it is called
+    "infomax": {
+        "plain": "BERT-base",
+        "infomax": "BERT-base + QAInfomax",
+        "lc": "+ LC alone",
+        "gc": "+ GC alone, mean",
+        "gc_max": "+ GC alone, max",
+        "gc_sample": "+ GC alone, sample",
+    },
+    "pfa": {
+        "plain": "RoBERTa-base",
+        "pfa": "PFA",
+        "ep": "+ perturbation alone",
+        "sa": "+ alignment alone",
+        "cos": "PFA, cos",
+        "kl": "PFA, KL",
+        "js": "PFA, JS",
+        "swep": "SWEP",
+    },
+    "xmrc": {
+        "plain": "XLM-R base",
+        "xmrc": "two-stage",
+        "mml": "with MML",
+        "without_hl": "without hard learning",
+        "without_contrast": "without contrast",
+        "top1": "top-1 as hard negative",
+        "random": "random hard negative",
+    },
+}
+OURS = {"pfa.start", "pfa.penalty_at", "pfa.critic_sees", "hard_learning.mode"}  # as docs/methods.md 4 and 6 say
+
+
+def published_row(path, paper: int) -> tuple[str, set[str]]:
+    """The row that speaks most exactly of a config, and in which settings of its objectives the config is not as published."""
+    run = Run(path, path.stem, load_config(str(path)).config.model_dump(mode="json"))
+    objectives, setting = objectives_of(run), PAPERS[paper][0]
+    row = max((row for row in setting.rows if fits(row, objectives)), key=_exactness)
+    what = [str(line[0]) for line in differences([run], setting, [], {}, row, objectives)]
+    start, end = "<code>objectives.", "</code>"
+    return row.method, {text.removeprefix(start).removesuffix(end) for text in what if text.startswith(start)}
+
+
+@pytest.mark.parametrize(("paper", "name"), enumerate(ROWS))
+def test_every_ablation_is_the_published_one(paper, name):
+    (configs,) = comparisons(CONFIGS / "ablation" / name)
+    found = {path.stem: published_row(path, paper) for path in configs}
+    assert {stem: row for stem, (row, _) in found.items()} == ROWS[name]
+    for stem, (_, different) in found.items():
+        assert different <= OURS, stem
+
+
+@pytest.mark.parametrize("group", ["real", "sample"])
+def test_a_config_has_the_objectives_it_is_called_by_and_as_they_are_by_default(group):
+    for path in (path for configs in comparisons(CONFIGS / group) for path in configs):
+        config = load_config(str(path)).config
+        on = config.objectives.model_dump(exclude={"span"}, exclude_none=True)
+        assert "_".join(on) == ("" if path.stem == "plain" else path.stem)
+        assert all(getattr(config.objectives, name) == type(getattr(config.objectives, name))() for name in on)
+
+
+def test_low_resource_are_the_published_shares_of_all_its_questions():
+    found = {}
+    for configs in comparisons(CONFIGS / "low_resource"):
+        assert [published_row(path, 1)[0] for path in configs] == ["RoBERTa-base", "PFA"]
+        (found[configs[0].parent.name],) = {load_config(str(path)).config.data.train.questions for path in configs}
+    assert found == {str(share): share * found["100"] // 100 for share in (20, 40, 60, 80, 100)}
+    assert found["100"] == 8000
 
 
 def made_run(folder, *overrides, done=True):

@@ -133,8 +133,7 @@ class AnswerContrast(Objective):
         rivals, terms = [], {}
         if self.negatives != "in_batch":
             rivals.append((hard_BNH, usable_BN))
-            near_B = (hard_BNH[:, 0] * gold_BH).sum(1).detach()
-            terms["nearest"] = Term((near_B * usable_BN[:, 0]).sum(), answered)
+            terms["nearest"] = Term(self._nearness(batch, hard_BNH[:, 0], gold_BH, usable_BN[:, 0]), answered)
         if self.hard_from_others:
             own_text_B1 = self._texts(batch, batch.start_B[:, None], batch.end_B[:, None])
             text_CN, usable_CN = self._columns(torch.stack([text_BN, usable_BN.long()], 1), batch).unbind(1)
@@ -171,6 +170,14 @@ class AnswerContrast(Objective):
         chosen_BN = liking_BA.masked_fill(~usable_BA, -torch.inf).topk(self.theta, dim=1).indices
         start_BN, end_BN, text_BN = (values_BX.gather(1, chosen_BN) for values_BX in (start_BX, end_BX, text_BX))
         return start_BN, end_BN, text_BN, usable_BA.gather(1, chosen_BN)
+
+    @torch.no_grad()
+    def _nearness(self, batch: Batch, hard_BH: Tensor, gold_BH: Tensor, usable_B: Tensor) -> Tensor:
+        """This rank's sum of cos(rival, gold). Which rows have a rival is known once they are read, and the count is over rows
+        with an answer: those without a rival count as the group's others do on average (0 where no row has one)."""
+        near_B = (hard_BH * gold_BH).sum(1) * usable_B
+        with_rival = gather_group(usable_B.to(near_B.dtype), batch).sum().clamp(min=1)
+        return near_B.sum() * (int(batch.world.has_answer.sum()) / with_rival)
 
     def _question(self, batch: Batch) -> Tensor:
         """Which tokens stand for the question, [B, T]."""

@@ -21,6 +21,7 @@ LANGUAGES = ("en", "es", "de", "ar", "hi", "vi")  # of the cross-lingual paper, 
 OTHER_LANGUAGES = ("el", "ro", "ru", "th", "tr", "zh", "it", "fr", "pt", "ja", "ko")
 AVERAGE = "average"  # over the six languages
 OUT_OF_DOMAIN = ("hotpotqa", "newsqa", "naturalquestions")
+WARMUP = "Warm-up"  # stands for the three keys of optim that say how long it is: see warmup
 
 
 class Key(NamedTuple):
@@ -50,7 +51,7 @@ class Setting:
     model: str
     trained_on: str  # a data set, or "" for the training part of each test set's own
     train_questions: Mapping[str, int]
-    settings: Mapping[str, Any]  # dotted keys of a config; those of an objective count where it is on
+    settings: Mapping[str, Any]  # dotted keys of a config and WARMUP; those of an objective count where it is on
     questions: Mapping[Key, int]  # of the test sets; Key(test_set) or Key(test_set, language=...)
     rules: Mapping[str, str]
     runs: str  # what a number is over
@@ -92,10 +93,15 @@ _INFOMAX = Setting(
     train_questions={"squad": 87_599},
     settings={
         "data.max_length": 384,
+        "data.max_question_length": 64,
         "data.doc_stride": 128,
         "train.epochs": 2,
         "train.batch_size": 12,
         "optim.lr": 3e-5,
+        "optim.weight_decay": 0.01,
+        "optim.clip_norm": 1.0,
+        "optim.schedule": "linear",
+        WARMUP: "0.1 of the steps",
         "objectives.infomax.variant": "paper",
         "objectives.infomax.weight": 0.3,
         "objectives.infomax.alpha": 1.0,
@@ -135,7 +141,8 @@ def _mrqa(
     return Row(method, scores, objectives, _f1(_MRQA, spread), settings or {})
 
 
-_SWEP = {"data.max_length": 384, "train.epochs": 2, "optim.lr": 3e-5, "optim.schedule": None}  # baselines kept their own
+_SWEP: dict[str, Any] = {"data.max_length": 384, "train.epochs": 2, "optim.lr": 3e-5}  # baselines kept their own
+_SWEP |= dict.fromkeys(("data.passage_first", "model.dropout", "optim.schedule", "optim.final_lr_share", WARMUP))  # not stated
 
 
 def _grid(method: str, perturber: str, key: str, text: str) -> Iterator[Row]:
@@ -153,10 +160,14 @@ _PFA = Setting(
     train_questions={"squad": 86_588, "hotpotqa": 72_928, "newsqa": 74_160, "naturalquestions": 104_071},
     settings={
         "data.max_length": 512,
+        "data.passage_first": True,
+        "model.dropout": 0.1,
         "train.epochs": 10,
         "train.batch_size": 8,
         "optim.lr": 1e-4,
         "optim.schedule": "cosine",
+        "optim.final_lr_share": 0.2,  # 2e-5
+        WARMUP: "80,000 examples",  # 10,000 steps
         "objectives.pfa.perturber": "mlp",
         "objectives.pfa.bottleneck": 500,
         "objectives.pfa.start": "not stated",
@@ -202,7 +213,7 @@ _PFA_BERT = Setting(
     model="bert-base-uncased",
     trained_on="",
     train_questions=_PFA.train_questions,
-    settings=dict(_PFA.settings) | {"optim.lr": 3e-5},
+    settings=dict(_PFA.settings) | {"optim.lr": 3e-5, "optim.final_lr_share": None},
     questions=_PFA.questions,
     rules=_PFA.rules,
     runs="not stated",
@@ -243,6 +254,8 @@ def _xmrc(title: str, languages: str, rows: tuple[Row, ...]) -> Setting:
             "train.epochs": 8,
             "train.batch_size": 32,
             "optim.lr": 3e-5,
+            "optim.weight_decay": 0.01,
+            WARMUP: "0.1 of the steps",
             "objectives.hard_learning.mode": "equation 5 as printed",  # cannot be: docs/methods.md 6.3
             "objectives.hard_learning.size": 20,
             "objectives.answer_contrast.top": 50,
@@ -438,6 +451,19 @@ def in_use(dotted: str, objectives: Mapping[str, Mapping[str, Any]]) -> bool:
     return key not in ("align", "lambda1", "lambda2", "scope") or perturber != "gaussian"
 
 
+def warmup(run: Run) -> str | None:
+    """How long the rate rises, in one form for all ways to say it: a share of the steps, or examples, whatever the batch."""
+    optim, batch_size = run.setting("optim"), run.setting("train", "batch_size")
+    if not isinstance(optim, dict):
+        return None
+    steps, examples, share = (optim.get(f"warmup_{key}") for key in ("steps", "examples", "share"))
+    if steps is not None and batch_size:
+        examples = steps * batch_size
+    if examples is not None:
+        return f"{number(examples)} examples"
+    return f"{0.1 if share is None else share:g} of the steps" if steps is None else None
+
+
 def choose_setting(run: Run, paper: tuple[Setting, ...]) -> Setting:
     """Of a paper's settings that of the run's model and number of languages, else the first."""
     model = str(model_name(run) or "").split("/")[-1]
@@ -554,7 +580,9 @@ def differences(
         needed = dict(row.objectives or {}).get(path[1], {}) if path[0] == "objectives" else {}
         if path[0] == "objectives" and (path[1] not in objectives or path[1] not in (row.objectives or {})):
             continue
-        if path[-1] not in needed and in_use(dotted, objectives):
+        if dotted == WARMUP:
+            compare(WARMUP, value, warmup(run))
+        elif path[-1] not in needed and in_use(dotted, objectives):
             compare(el("code", dotted), value, run.setting(*path))
     if run.setting("train", "max_steps") is not None:
         found.append([el("code", "train.max_steps"), "–", say_setting(run.setting("train", "max_steps"))])

@@ -390,6 +390,28 @@ def test_a_line_of_the_log_tells_of_the_steps_before_a_checkpoint_too(tmp_path):
     assert lines(cut) == lines(whole)
 
 
+def test_what_each_term_adds_to_the_loss_is_logged_as_its_weight_times_the_term(tmp_path):
+    log = RunLog(Storage(str(tmp_path)), {"step": 0}, 20, 5, 16)
+    rows = {"span": 16.0, "answer_contrast": 12.0, "answer_contrast.nearest": 12.0, "other": 12.0}
+    # two steps of one line; the contrast begins with the second: (0 * 4 + 0.25 * 2) / 2, and (1 * 3 + 0.5 * 1) / 2 of the span
+    for span, contrast, weights in ((3.0, 4.0, (1.0, 0.0)), (1.0, 2.0, (0.5, 0.25))):
+        terms = {"span": span, "answer_contrast": contrast, "answer_contrast.nearest": 0.9, "other": 7.0}
+        by_name = {"span": weights[0], "answer_contrast": weights[1], "answer_contrast.nearest": 0.0}
+        loss = sum(weight * terms[name] for name, weight in by_name.items())
+        log.seen_step(StepReport(loss, terms, rows, 1.0), by_name)
+    log.step(2, 1e-3)
+    log.close()
+    line = json.loads((tmp_path / "metrics.jsonl").read_text())
+    told = {name: value for name, value in line.items() if name.startswith("weighted.")}
+    assert told == {
+        "weighted.span": 1.75,
+        "weighted.answer_contrast": 0.25,
+        "weighted.answer_contrast.nearest": 0.0,  # logged only; what has no weight at all is no part of the loss
+    }
+    assert sum(told.values()) == line["loss"]
+    assert (line["loss.span"], line["loss.answer_contrast"], line["loss.other"]) == (2.0, 3.0, 7.0)
+
+
 def small_training():
     torch.manual_seed(0)
     module = torch.nn.Linear(4, 4)

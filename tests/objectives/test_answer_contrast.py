@@ -322,6 +322,42 @@ def test_a_row_without_candidates_has_in_batch_negatives_only():
         assert torch.autograd.grad(total, output.hidden_BTH)[0].isfinite().all()
 
 
+def test_how_near_the_rivals_are_is_a_mean_over_the_rows_that_have_one():
+    batch = make_batch(3, has_answer=[True, True, False], passage=[0, 1, 2], answer=[0, 1, 2])
+    ids_BT = batch.input_ids_BT.clone()
+    hidden_BTH, score_BT = torch.ones(*ids_BT.shape, 2), torch.zeros(ids_BT.shape)
+    for row in range(2):
+        gold = int(batch.start_B[row])
+        other = next(t for t in batch.passage_BT[row].nonzero()[:, 0].tolist() if t != gold)
+        ids_BT[row, gold], ids_BT[row, other] = PIECES.index("ab"), PIECES.index("ba")
+        hidden_BTH[row, gold], hidden_BTH[row, other] = torch.tensor([2.0, 0.0]), torch.tensor([3.0, 4.0])
+        best = other if row == 0 else gold  # the one best span: row 0's is another word, row 1's is gold, so no rival
+        score_BT[row, best] = 9.0
+    batch = replace(batch, input_ids_BT=ids_BT, end_B=batch.start_B)
+    output, objective = ReaderOutput(hidden_BTH, score_BT, score_BT), make_objective(top=1)
+    assert objective.hard_negatives(batch, output)[3][:, 0].tolist() == [True, False, False]
+    # the cosine of (2, 0) and (3, 4) is 6 / (2 * 5), in row 0 alone
+    assert objective(batch, output)["nearest"].mean.item() == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("theta", [1, 3])
+def test_how_near_the_rivals_are_equals_a_loop(theta):
+    batch = make_batch()
+    ids_BT = batch.input_ids_BT.clone()
+    ids_BT[0, batch.passage_BT[0]] = PIECES.index(",")  # every span reads like gold: no rival
+    batch, objective = replace(batch, input_ids_BT=ids_BT), make_objective(theta=theta)
+    output, near = random_output(batch), []
+    for i in range(5):
+        spans = slow_negatives(batch, output, i, objective) if batch.has_answer_B[i] else []
+        for start, end in spans[:1]:
+            one, gold = (output.hidden_BTH[i, s : e + 1].mean(0) for s, e in ((start, end), (batch.start_B[i], batch.end_B[i])))
+            near.append(torch.cosine_similarity(one, gold, dim=0).item())
+    assert len(near) == 3  # of five rows one has no answer, one no rival
+    term = objective(batch, output)["nearest"]
+    assert term.mean.item() == pytest.approx(sum(near) / 3)
+    assert not term.total.requires_grad
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
 def test_gradients_agree_with_finite_differences(options):
     batch = make_batch(3, passage=[0, 1, 2], answer=[0, 1, 2])

@@ -98,6 +98,26 @@ def test_bound_by_hand():
     assert hit_rate(logits_BKT, torch.ones(2, 1, dtype=torch.bool), torch.ones(2, 3)).item() == pytest.approx(1.0)
 
 
+def test_each_constraint_has_a_discriminator_of_its_own_which_starts_by_xaviers_rule():
+    infomax = seeded(lambda: Infomax(64))
+    bound = math.sqrt(6 / (64 * 64 + 64))
+    for g in infomax.discriminators.values():
+        # of 4096 uniform draws one is within 1 % of each end; their deviation is bound / sqrt(3)
+        assert 0.99 * bound < g.weight.max() <= bound * (1 + 1e-6)
+        assert 0.99 * bound < -g.weight.min() <= bound * (1 + 1e-6)
+        assert g.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.03)
+        assert g.bias.item() == 0
+    one, other = infomax.discriminators["local"], infomax.discriminators["global"]
+    assert not torch.equal(one.weight, other.weight)
+    batch, infomax = make_batch(), make_infomax()
+    terms = infomax(batch, output_of(batch))
+    for part in ("local", "global"):
+        names = [name for name, _ in infomax.named_parameters()]
+        grads = torch.autograd.grad(terms[part].total, list(infomax.parameters()), retain_graph=True, allow_unused=True)
+        moved = {name for name, grad in zip(names, grads) if grad is not None and grad.any()}
+        assert moved == {f"discriminators.{part}.weight", f"discriminators.{part}.bias"}
+
+
 @pytest.mark.parametrize(("variant", "wanted"), [("paper", 2 * math.log(2)), ("reference", math.log(2))])
 def test_without_weights_the_bound_is_a_constant_of_the_preset(variant, wanted):
     batch = make_batch()

@@ -345,6 +345,33 @@ def test_sweps_divergence_is_not_rounded_in_half_precision():
     torch.testing.assert_close(found, exact, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize(("align", "penalty_at"), [*((align, "representation") for align in ALIGNMENTS), ("w1", "embedding")])
+def test_no_alignment_is_rounded_in_half_precision(align, penalty_at):
+    batch, reader = make_batch(), seeded(TinyReader).float()
+    pfa = make_pfa(align=align, penalty_at=penalty_at).float()
+    output, words_BTE = reader(batch), reader.embed(batch)
+    changed_BTE, _ = pfa.perturb(batch, words_BTE, output.hidden_BTH)
+    changed = reader(batch, changed_BTE)
+    readings = {id(words_BTE): output, id(changed_BTE): changed}
+
+    class Read:
+        """Both readings as they were made in float32; what the alignment itself reads again is read there."""
+
+        def embed(self, batch):
+            return words_BTE
+
+        def __call__(self, batch, embeddings_BTE):
+            return readings.get(id(embeddings_BTE)) or reader(batch, embeddings_BTE)
+
+    pfa.perturb = lambda *_: (changed_BTE, None)
+    exact = pfa(batch, output, Read())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = pfa(batch, output, Read())
+    for part in exact.keys() - {"perturbed_span"}:
+        assert found[part].total.dtype == torch.float32
+        torch.testing.assert_close(found[part], exact[part], rtol=1e-6, atol=1e-7, msg=lambda m, n=part: f"{n}: {m}")
+
+
 def test_swep_by_a_loop_and_no_divergence_at_its_start():
     batch, reader, pfa = make_batch(), seeded(TinyReader), make_pfa(perturber="gaussian", prior_dropout=0.2)
     output = reader(batch)
@@ -391,6 +418,27 @@ def test_sinkhorn_equals_a_loop_and_ignores_points_without_weight():
     assert value == pytest.approx(wanted, abs=1e-9)
     x_NH[4] = 50.0
     assert sinkhorn_divergence(x_NH, y_NH, weight_N, epsilon=0.3, iterations=6).item() == pytest.approx(wanted, abs=1e-9)
+
+
+@pytest.mark.parametrize("tokens", [15, 60])  # three tokens of every row, which stand for more; all tokens
+@pytest.mark.parametrize("scope", ["passage", "all"])
+def test_the_sinkhorn_alignment_equals_a_loop_over_its_sample(tokens, scope):
+    settings = {"sinkhorn_tokens": tokens, "sinkhorn_epsilon": 0.3, "sinkhorn_iterations": 6}
+    batch, reader, pfa = make_batch(), seeded(TinyReader), make_pfa(align="sinkhorn", scope=scope, **settings)
+    output = reader(batch)
+    term = pfa(batch, output, reader)["alignment"]
+    changed = reader(batch, pfa.perturb(batch, reader.embed(batch), output.hidden_BTH)[0])
+    position_BS, weight_BS = pfa._sample(batch)
+    clean, perturbed, weight = [], [], []
+    for b in range(5):
+        for t, stands_for in zip(position_BS[b].tolist(), weight_BS[b].tolist()):
+            clean.append(output.hidden_BTH[b, t].tolist())
+            perturbed.append(changed.hidden_BTH[b, t].tolist())
+            weight.append(stands_for)
+    assert sum(weight) == pytest.approx(int(pfa.acts_on(batch).sum()))
+    shares = [stands_for / sum(weight) for stands_for in weight]
+    assert term.total.item() == pytest.approx(slow_sinkhorn(clean, perturbed, shares, 0.3, 6), abs=1e-9)
+    assert term.count == 1  # one divergence of the whole group, not one of every row
 
 
 def test_sinkhorn_nears_the_cheapest_assignment():

@@ -1,14 +1,29 @@
 """What the config says of a task reaches its module, and is known of it afterwards."""
 
 import inspect
+from typing import get_args
 
 import pytest
 from transformers import AutoTokenizer
 
 from raydist.cluster.pipeline import RETRIEVER_LOSS
-from raydist.config import Config, override
+from raydist.config import (
+    AnswerContrastConfig,
+    Config,
+    HardLearningConfig,
+    InfomaxConfig,
+    PfaConfig,
+    RetrieverConfig,
+    SpanConfig,
+    override,
+)
 from raydist.models import model_folder
-from raydist.objectives.ranking import Ranking
+from raydist.objectives.answer_contrast import NEGATIVES, SELECTORS, AnswerContrast
+from raydist.objectives.hard_learning import MODES, HardLearning
+from raydist.objectives.infomax import SUMMARIES, WEIGHTS, Infomax
+from raydist.objectives.pfa import ALIGNMENTS, PENALTIES, PERTURBERS, Pfa
+from raydist.objectives.ranking import LOSSES, NORMALISE, OBJECTIVES, Ranking
+from raydist.objectives.span import Span
 from raydist.retriever.rows import tokenize_pairs
 from raydist.storage import encode_table
 from raydist.training.kinds import ReaderKind, RetrieverKind
@@ -77,3 +92,58 @@ def test_a_penalty_at_the_embeddings_takes_eager_attention_and_says_so(attention
 
 def test_all_that_a_retrievers_loss_depends_on_makes_another_run():
     assert set(inspect.signature(Ranking).parameters) <= set(RETRIEVER_LOSS)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "known"),
+    [
+        (InfomaxConfig, "summary", SUMMARIES),
+        (InfomaxConfig, "variant", tuple(WEIGHTS)),
+        (PfaConfig, "perturber", PERTURBERS),
+        (PfaConfig, "align", ALIGNMENTS),
+        (PfaConfig, "penalty", PENALTIES),
+        (HardLearningConfig, "mode", MODES),
+        (AnswerContrastConfig, "select", SELECTORS),
+        (AnswerContrastConfig, "negatives", NEGATIVES),
+        (RetrieverConfig, "loss", LOSSES),
+        (RetrieverConfig, "objective", OBJECTIVES),
+        (RetrieverConfig, "normalise", NORMALISE),
+    ],
+)
+def test_a_config_offers_what_its_objective_knows(section, key, known):
+    assert get_args(section.model_fields[key].annotation) == known
+
+
+SPAN = {"span_reduction", "mask_non_passage"}  # of objectives.span, for all
+
+
+@pytest.mark.parametrize(
+    ("section", "objective", "not_its_own", "not_the_objectives"),
+    [
+        (InfomaxConfig, Infomax, {"hidden_size", "span_reduction"}, set()),
+        (PfaConfig, Pfa, {"hidden_size", "words_VE"} | SPAN, set()),
+        (HardLearningConfig, HardLearning, SPAN, {"size", "sets", "nbest_folds"}),
+        (
+            AnswerContrastConfig,
+            AnswerContrast,
+            {"top_spans", "codes_4V", "max_answer_length", "first_step", "span_reduction"},
+            {"schedule", "sequential_epochs"},
+        ),
+        (RetrieverConfig, Ranking, set(), None),  # it has more than the loss
+    ],
+)
+def test_the_defaults_of_an_objective_are_its_sections(section, objective, not_its_own, not_the_objectives):
+    own, fields = inspect.signature(objective).parameters, section.model_fields
+    assert own.keys() - fields.keys() == not_its_own
+    assert not_the_objectives is None or fields.keys() - own.keys() == not_the_objectives
+    shared = own.keys() & fields.keys()
+    assert {name: own[name].default for name in shared} == {name: fields[name].get_default() for name in shared}
+
+
+def test_the_defaults_of_the_span_loss_are_those_of_all_that_follow_it():
+    wanted = {"span_reduction": SpanConfig().reduction, "mask_non_passage": SpanConfig().mask_non_passage}
+    for objective in (Span, Infomax, Pfa, HardLearning, AnswerContrast):
+        own = inspect.signature(objective).parameters
+        shared = wanted.keys() & own.keys()
+        assert {name: own[name].default for name in shared} == {name: wanted[name] for name in shared}
+        assert "span_reduction" in shared
