@@ -454,8 +454,8 @@ def label_pairs(run: Run, corpus: Corpus, found: Found) -> Made:
 
 
 def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bool = False) -> Run:
-    """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on others. One that
-    is trained already is only judged.
+    """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on others. One
+    that is trained already is only judged.
     """
     given = run.config.cross_encoder
     found = find(run, corpus, encoder, NEGATIVES_DEPTH)
