@@ -25,6 +25,7 @@ from pathlib import Path
 
 import bm25s
 import numpy as np
+from agreement import assert_agreement
 
 from raydist.corpus.passages import split_sentences
 from raydist.mining.bm25 import Index, WordRules, build_index
@@ -74,17 +75,6 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def stands_apart(scores_QK: np.ndarray) -> np.ndarray:
-    """Which places of the lists, best first, are no near ties of the place before or after. The last may tie with what is not
-    listed, and scores of 0 are no hits.
-    """
-    gap_QK = scores_QK[:, :-1] - scores_QK[:, 1:]
-    is_apart = gap_QK > 2 * (RTOL * np.abs(scores_QK[:, :-1]) + ATOL)
-    first = np.ones((len(scores_QK), 1), bool)
-    last = np.zeros((len(scores_QK), 1), bool)
-    return np.hstack([first, is_apart]) & np.hstack([is_apart, last]) & (scores_QK > 0)
-
-
 def compare(name: str, sentences: list[str], questions: list[str], folder: Path, rounds: int) -> tuple[float, float]:
     rules = WordRules()
     ids = [f"s{number:09d}" for number in range(len(sentences))]
@@ -114,11 +104,8 @@ def compare(name: str, sentences: list[str], questions: list[str], folder: Path,
     def our_search() -> tuple[np.ndarray, np.ndarray]:
         return index.search(question_words, K)
 
-    their_rows, their_scores = their_search()  # compiles
-    our_rows, our_scores = our_search()
-    np.testing.assert_allclose(our_scores, their_scores, rtol=RTOL, atol=ATOL)
-    apart = stands_apart(their_scores)
-    np.testing.assert_array_equal(our_rows[apart], their_rows[apart])
+    found = their_search()  # compiles
+    compared = assert_agreement(our_search(), found, rtol=RTOL, atol=ATOL)
     searches = [(seconds(their_search), seconds(our_search)) for _ in range(3 * rounds)]
 
     search, build = (float(np.median([theirs / ours for theirs, ours in times])) for times in (searches, builds))
@@ -126,7 +113,7 @@ def compare(name: str, sentences: list[str], questions: list[str], folder: Path,
     their_build_s, our_build_s = np.median(builds, axis=0)
     size = sum(file.stat().st_size for file in folder.rglob("*.npy")) / 1e6
     print(
-        f"{name}: {len(sentences):,} sentences, {size:,.0f} MB; scores equal, and rows at the {apart.mean():.0%} of places "
+        f"{name}: {len(sentences):,} sentences, {size:,.0f} MB; scores equal, and rows at the {compared:.0%} of places "
         f"without a near tie\n"
         f"  search  {len(questions) / our_s:8,.0f} q/s, bm25s {len(questions) / their_s:8,.0f} q/s: {search:.2f} x\n"
         f"  build   {our_build_s:8.2f} s,   bm25s {their_build_s:8.2f} s:   {build:.2f} x "

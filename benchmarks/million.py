@@ -1,11 +1,13 @@
 """Mining over a large corpus: sentences of the sample world -> indexes -> candidates -> scores; time and memory of each stage.
 
-    python benchmarks/million.py                                     a million sentences, 10,000 questions
-    python benchmarks/million.py --sentences 500000 --out half.json  then:  --compare half.json whole.json
+    python benchmarks/million.py --out one.json                      a million sentences, 10,000 questions
+    python benchmarks/million.py --sentences 2000000 --out two.json  then:  --compare one.json two.json
 
---compare ends with exit status 1 where own and shared memory of any stage grow by more than LIMIT bytes for each sentence more,
-beyond what two equal runs may differ by (NOISE): the index is in mapped files, and what the first stages keep of a sentence is
-stated there (`mining/parts.py`: 50 bytes of a set, 100 of a sentence table).
+--compare ends with exit status 1 where own and shared memory of any stage grow beyond what two equal runs may differ by
+(NOISE): the index is in mapped files. Two stages that read the corpus may keep something of each sentence, and say so (KEPT).
+
+Take a million sentences or more for both: the sample world then has 200,000 questions, below that one for five sentences, and
+all are read before --questions are drawn, so that a smaller corpus would be one of fewer questions, too.
 
 Models are `builtin:tiny` unless --model says otherwise: what is looked at is whether memory grows with the corpus, and that
 does not depend on how long a model thinks. Memory is that of the command and all its processes, Ray's included: what they have
@@ -25,7 +27,10 @@ from pathlib import Path
 
 import psutil
 
-LIMIT, NOISE = 150, 0.05  # bytes a sentence; a share of the smaller corpus's peak
+NOISE = 0.05  # a share of the smaller corpus's peak
+# Bytes a sentence that the docstrings in mining/parts.py state: of a set, and of a sentence table, which is made next, by
+# workers that may still hold what they have given back.
+KEPT = {"retrieval_set": 50, "sentences": 50 + 100}
 KINDS = {"Pss_Anon": "own", "Pss_Shmem": "shared", "Pss_File": "mapped"}
 
 
@@ -90,12 +95,13 @@ def tell(found: dict[str, dict[str, float]]) -> None:
     print(f"{'all':20} {total:8.0f}" + "".join(f"{peaks[kind]:12.2f}" for kind in KINDS.values()))
 
 
-def growth(small: dict, large: dict) -> tuple[dict[str, float], float]:
-    """GiB by which the peak of memory that is not mapped grew, for each stage that was seen in both, and what is allowed."""
+def growth(small: dict, large: dict) -> dict[str, tuple[float, float]]:
+    """GiB by which the peak of memory that is not mapped grew and might have grown, for each stage that was seen in both."""
     before, after = ({stage: row["own"] + row["shared"] for stage, row in found["stages"].items()} for found in (small, large))
-    grown = {stage: after[stage] - before[stage] for stage in before if stage in after}
-    more = large["sentences"] - small["sentences"]
-    return grown, LIMIT * more / 2**30 + NOISE * max(before.values())
+    more, noise = large["sentences"] - small["sentences"], NOISE * max(before.values())
+    return {
+        stage: (after[stage] - before[stage], KEPT.get(stage, 0) * more / 2**30 + noise) for stage in before if stage in after
+    }
 
 
 def main() -> int:
@@ -114,12 +120,13 @@ def main() -> int:
         for found in (small, large):
             print(f"{found['sentences']:,} sentences")
             tell(found["stages"])
-        grown, allowed = growth(small, large)
-        worst = max(grown, key=lambda stage: grown[stage])
-        met = grown[worst] <= allowed
+        found = growth(small, large)
+        worst = max(found, key=lambda stage: found[stage][0] - found[stage][1])
+        grown, allowed = found[worst]
+        met = grown <= allowed
         print(
-            f"own and shared memory grew by {grown[worst]:.2f} GiB in the stage where it grew most ({worst}), {allowed:.2f} "
-            f"allowed: {'met' if met else 'MISSED'}"
+            f"own and shared memory grew by {grown:.2f} GiB in the stage that is nearest to what is allowed ({worst}), "
+            f"{allowed:.2f} allowed: {'met' if met else 'MISSED'}"
         )
         if alone := sorted(small["stages"].keys() ^ large["stages"].keys()):
             print(f"too short to be seen in one of the two, and not compared: {', '.join(alone)}")

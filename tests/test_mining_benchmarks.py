@@ -3,7 +3,7 @@
 import json
 import sys
 
-import bm25
+import agreement
 import million
 import numpy as np
 import pyarrow as pa
@@ -12,34 +12,52 @@ import pytest
 import silver_truth
 
 
-@pytest.mark.parametrize(("own", "mapped", "status"), [(2.0, 3.0, 0), (2.1, 9.0, 0), (2.5, 3.0, 1)])
-def test_memory_that_grows_beyond_the_index_is_a_failure(tmp_path, monkeypatch, capsys, own, mapped, status):
-    """500,000 sentences more may take 0.07 GiB, and 5 % of 2 GiB is noise; mapped files do not count."""
+@pytest.mark.parametrize(
+    ("stage", "own", "mapped", "status"),
+    [
+        ("scores", 2.0, 3.0, 0),
+        ("scores", 2.09, 9.0, 0),
+        ("scores", 2.12, 3.0, 1),  # a stage that keeps nothing of a sentence
+        ("sentences", 2.23, 3.0, 0),
+        ("sentences", 2.25, 3.0, 1),
+        ("retrieval_set", 2.12, 3.0, 0),
+        ("retrieval_set", 2.16, 3.0, 1),
+    ],
+)
+def test_memory_that_grows_beyond_the_index_is_a_failure(tmp_path, monkeypatch, capsys, stage, own, mapped, status):
+    """5 % of 2 GiB is noise, a million sentences more take 0.05 GiB of a set and 0.14 of a table; mapped files do not count."""
     row = {"seconds": 1.0, "own": 2.0, "shared": 0.0, "mapped": 1.0}
-    stages = [{"start": row, "scores": row}, {"start": row, "scores": row | {"own": own, "mapped": mapped}}]
-    for name, sentences, found in zip(("half", "whole"), (500_000, 1_000_000), stages):
+    stages = [{"start": row, stage: row}, {"start": row, stage: row | {"own": own, "mapped": mapped}}]
+    for name, sentences, found in zip(("one", "two"), (1_000_000, 2_000_000), stages):
         (tmp_path / name).write_text(json.dumps({"sentences": sentences, "stages": found}))
-    monkeypatch.setattr(sys, "argv", ["million", "--compare", str(tmp_path / "half"), str(tmp_path / "whole")])
+    monkeypatch.setattr(sys, "argv", ["million", "--compare", str(tmp_path / "one"), str(tmp_path / "two")])
     assert million.main() == status
     assert ("MISSED" in capsys.readouterr().out) == bool(status)
-    monkeypatch.setattr(sys, "argv", ["million", "--compare", str(tmp_path / "whole"), str(tmp_path / "half")])
+    monkeypatch.setattr(sys, "argv", ["million", "--compare", str(tmp_path / "two"), str(tmp_path / "one")])
     with pytest.raises(SystemExit, match="not of fewer"):
         million.main()
 
 
 def test_a_stage_below_the_peak_of_all_may_not_grow_either():
     row = {"seconds": 1.0, "own": 2.0, "shared": 0.0, "mapped": 1.0}
-    small = {"sentences": 500_000, "stages": {"bm25": row | {"own": 0.5}, "scores": row, "brief": row}}
-    large = {"sentences": 1_000_000, "stages": {"bm25": row | {"own": 1.0, "shared": 0.25}, "scores": row}}
-    grown, allowed = million.growth(small, large)
-    assert grown == {"bm25": 0.75, "scores": 0.0}
-    assert allowed == pytest.approx(150 * 500_000 / 2**30 + 0.1)
+    small = {"sentences": 1_000_000, "stages": {"bm25": row | {"own": 0.5}, "scores": row, "brief": row}}
+    large = {"sentences": 2_000_000, "stages": {"bm25": row | {"own": 1.0, "shared": 0.25}, "scores": row}}
+    assert million.growth(small, large) == {"bm25": (0.75, pytest.approx(0.1)), "scores": (0.0, pytest.approx(0.1))}
 
 
-def test_rows_of_bm25_are_compared_where_no_score_is_a_near_tie():
+def test_rows_are_compared_where_no_score_is_a_near_tie():
     # 9 and 8 stand apart; 7 and 7 are a tie; the last of a list may tie with what is not in it; 0 is no hit
     scores = np.array([[9.0, 8.0, 7.0, 7.0, 5.0], [3.0, 2.9999, 1.0, 0.0, 0.0]])
-    assert bm25.stands_apart(scores).tolist() == [[True, True, False, False, False], [False, False, True, False, False]]
+    given = {"rtol": 1e-4, "atol": 1e-5}
+    apart = [[True, True, False, False, False], [False, False, True, False, False]]
+    assert agreement.stands_apart(scores, **given).tolist() == apart
+    rows = np.arange(10).reshape(2, 5)
+    swapped = rows[:, [0, 1, 3, 2, 4]]
+    assert agreement.assert_agreement((swapped[:1], scores[:1]), (rows[:1], scores[:1]), **given) == pytest.approx(2 / 5)
+    with pytest.raises(AssertionError):  # of the second list, the third place stands apart
+        agreement.assert_agreement((swapped, scores), (rows, scores), **given)
+    with pytest.raises(AssertionError):
+        agreement.assert_agreement((rows, scores + 0.01), (rows, scores), **given)
 
 
 def test_silver_pairs_against_the_truth_by_hand(tmp_path, monkeypatch, capsys):

@@ -537,10 +537,14 @@ def _rows(made: Made) -> dict[str, Any]:
 
 def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made, encoder: Encoder, vectors: Made) -> None:
     """cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs, beside them what the encoder's
-    vectors say of the same pairs, and both calibrations.
+    vectors say of the same pairs, and both calibrations; and which sources the negatives of all pairs came from.
     """
     from raydist.mining import cross_encoder as judge
+    from raydist.mining.negatives import count_sources, fallbacks
 
+    sources = count_sources(_tables(labelled, ["asked", "source"]))
+    if told_fallbacks := fallbacks(sources):
+        say(f"cross-encoder: {told_fallbacks}")
     scored = score(run, beside, corpus, labelled, "held_out_scores", plain=True)
     table = pa.concat_tables(_tables(scored, ["label", "logit"]))
     labels, logits = table["label"].to_numpy().astype(int), table["logit"].to_numpy().astype(float)
@@ -564,6 +568,7 @@ def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made, encoder: Encod
     told_apart = pa.concat_tables(_tables(cosines))
     dense = judge.average_precision(told_apart["label"].to_numpy(), told_apart["cosine"].to_numpy())
     scores = judge.classification_scores(labels, logits) | {"dense_average_precision": dense, "pairs": len(labels)}
+    scores |= {f"negatives.{asked}.{source}": number for (asked, source), number in sources.items()}
     run.folder.write_json("cross_encoder/metrics.json", scores)
     run.folder.write_json("cross_encoder/reliability.json", told | {"temperature": temperature})
     run.add_metrics({f"cross_encoder.{key}": value for key, value in scores.items()})

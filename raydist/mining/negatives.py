@@ -16,6 +16,7 @@ questions into blocks, for any order of the tables, on any number of workers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import groupby, product, repeat
@@ -32,6 +33,7 @@ from raydist.reader.features import text_hash
 from raydist.records import LABELLED_PAIR_SCHEMA
 
 SOURCES = ("bm25", "dense", "same_doc")
+FROM = {"bm25": "from BM25", "dense": "from the dense retriever", "same_doc": "of the same document", "pool": "from the corpus"}
 
 Ranked = list[tuple[int, int | None]]  # rows of the sentence table, with their ranks
 
@@ -122,6 +124,27 @@ def _draw(
     for other in sorted(refused):
         row += other <= row
     return "pool", row, None
+
+
+def count_sources(tables: Iterable[pa.Table]) -> dict[tuple[str, str], int]:
+    """How many negatives were asked of each source and drawn from each, by (asked, source), in order; of labelled pairs."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for pairs in tables:
+        counts.update(zip(pairs["asked"].to_pylist(), pairs["source"].to_pylist()))
+    order = (*SOURCES, "pool")
+    return {key: counts[key] for key in product(SOURCES, order) if counts[key]}
+
+
+def fallbacks(counts: Mapping[tuple[str, str], int]) -> str:
+    """The negatives that had to be drawn from another source than was asked for, in words; empty where there are none."""
+    total: Counter[str] = Counter()
+    for (asked, _), number in counts.items():
+        total[asked] += number
+    return "; ".join(
+        f"no sentence {FROM[asked]} for {number:,} of {total[asked]:,} negatives, drawn {FROM[source]} instead"
+        for (asked, source), number in counts.items()
+        if asked != source
+    )
 
 
 def _by_question(table: pa.Table, rows: np.ndarray) -> dict[str, Ranked]:

@@ -5,7 +5,9 @@ metrics.json                       retrieval.TESTSET.METHOD.METRIC, 0 to 1, with
 mining/yield.json                  as ``mining.silver.yield_curve`` gives it
 mining/examples.parquet            ``records.MINED_EXAMPLE_SCHEMA``
 cross_encoder/metrics.json         as ``mining.cross_encoder.classification_scores`` gives it, and dense_average_precision: that
-                                   of the encoder's products on the same pairs; other numbers may join
+                                   of the encoder's products on the same pairs; negatives.ASKED.SOURCE: how many negatives were
+                                   asked of a source and drawn from it or, where it had none left, from another; other numbers
+                                   may join
 cross_encoder/reliability.json     {"before": {"expected_calibration_error": e, "bins": [a Bin as a mapping, ...]},
                                     "after": the same with temperature, where one was fitted, "platt": with temperature and
                                     shift, and "temperature": t}
@@ -33,6 +35,8 @@ METHODS = {
     "gold_silver_weighted": "Gold and silver pairs, weighted",
     "reranked": "Re-ranked by the cross-encoder",
 }
+SOURCES = {"bm25": "BM25", "dense": "Dense retriever", "same_doc": "Same document", "pool": "Whole corpus"}
+NEGATIVES = "negatives."
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 PER_CENT = {"accuracy", "precision", "recall", "f1", "average_precision", "majority", "dense_average_precision"}
 NAMES = {
@@ -178,7 +182,7 @@ def cross_encoder(run: Run) -> Html | None:
     rows = [
         [NAMES.get(name, measure_name(name).capitalize().replace("_", " ")), 100 * value if name in PER_CENT else value]
         for name, value in run.cross_encoder.items()
-        if is_number(value)
+        if is_number(value) and not name.startswith(NEGATIVES)
     ]
     drawn = reliability(run)
     if not rows and not drawn:
@@ -188,7 +192,21 @@ def cross_encoder(run: Run) -> Html | None:
     said = None
     if own <= dense:
         said = el("p", "It knows no more than the encoder that finds candidates: its silver pairs are not likely to help.")
-    return join([table(["Measure", "Value"], rows) if rows else None, note if rows else None, said, drawn])
+    return join([table(["Measure", "Value"], rows) if rows else None, note if rows else None, said, drawn, negatives(run)])
+
+
+def negatives(run: Run) -> Html | None:
+    """Which sources the negatives were asked of, and which they came from."""
+    found = {
+        tuple(name.removeprefix(NEGATIVES).split(".")): int(value)
+        for name, value in run.cross_encoder.items()
+        if name.startswith(NEGATIVES) and name.count(".") == 2 and is_number(value)
+    }
+    if not found:
+        return None
+    rows = [[SOURCES.get(asked, asked), SOURCES.get(source, source), count] for (asked, source), count in found.items()]
+    note = "Negatives of training and held-out pairs. A source with nothing left gives way to BM25, and that to the corpus."
+    return join([table(["Negatives asked of", "Drawn from", "Pairs"], rows), el("p", note, class_="note")])
 
 
 def reliability(run: Run) -> Html | None:

@@ -5,6 +5,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
+from raydist.cli import job
 from raydist.cluster import retrieval
 from raydist.cluster.pipeline import Run
 from raydist.config import load_config
@@ -50,6 +51,33 @@ def test_plain_documents_are_indexed_and_more_are_added(make_run, tmp_path, caps
     assert found(run, "Who pulled it down, Quxoria?")[0] == ("tower#0001#000", "Quxoria pulled it down.")
     named = pq.read_table(run.folder.path("rejected", "added.parquet")).to_pylist()
     assert [(row["line"], row["id"]) for row in named] == [(2, ""), (1, "blank")]
+
+
+def test_an_index_is_made_searched_and_added_to_by_the_command_line(no_ray, tmp_path, capsys):
+    write_rows(tmp_path / "pages.jsonl", PAGES)
+    more = tmp_path / "more.jsonl"
+    write_rows(more, [{"_id": "tower", "text": "Quxoria pulled the tower down."}])
+    given = ["debug_retrieval", f"storage={tmp_path / 'runs'}", f"data.root={tmp_path}", "corpus.test=null"]
+    given += ["corpus.train={files: pages.jsonl, format: documents}"]
+    folder = tmp_path / "runs" / "debug_retrieval" / "index"
+
+    def lines(command: str, *arguments: str, status: int = 0) -> list[str]:
+        assert job(command, list(arguments)) == status
+        said = capsys.readouterr()
+        return (said.err if status else said.out).splitlines()
+
+    assert lines("index", *given)[-1] == f'index in {folder}; ask it with: raydist search {folder} "..."'
+    first, *others = lines("search", str(folder), "Who built the lighthouse?")
+    rank, score, id, *words = first.split()
+    assert (rank, id, " ".join(words)) == ("1", "light#0000#000", "Zyxquor built a lighthouse.")
+    assert float(score) > 0
+    assert not any("Quxoria" in line for line in others)
+    assert lines("index", *given, "--add", str(more))[-1] == f"added 1 sentences to {folder}"
+    (only,) = lines("search", str(folder.parent), "Who pulled Quxoria and the lighthouse down?", "-k", "1")
+    assert only.endswith("  tower#0000#000  Quxoria pulled the tower down.")
+    (error,) = lines("search", str(tmp_path), "Who?", status=2)
+    assert str(tmp_path) in error
+    assert "in the index already" in lines("index", *given, "--add", str(more), status=2)[-1]
 
 
 def test_the_size_of_a_large_index_is_told_before_it_is_built(make_run, tmp_path, capsys, monkeypatch):
@@ -106,6 +134,17 @@ def test_bad_questions_are_weighed_against_questions_however_many_sentences_ther
         with pytest.raises(InputError, match=r"corpus train: 10.0% of the questions are bad, more than data.max_rejected"):
             retrieval.open_corpora(make_run(given))
         assert retrieval.open_corpora(make_run(given, "data.max_rejected=0.1"))["train"].num_questions in (3, 9)
+
+
+def test_negatives_of_a_corpus_without_documents_come_from_bm25_and_that_is_told(trained, make_run, tmp_path, capsys):
+    write_set(tmp_path, {f"q{n}": f"s{n}" for n in range(40)}, sentences=60)
+    run = make_run(f"corpus.train={tmp_path}")
+    retrieval.train_cross_encoder(run, retrieval.open_corpora(run)["train"], retrieval.mining_encoder(run))
+    said = "no sentence of the same document for 40 of 40 negatives, drawn from BM25 instead"
+    assert capsys.readouterr().out.count(said) == 1
+    counts = {"negatives.bm25.bm25": 40, "negatives.dense.dense": 40, "negatives.same_doc.bm25": 40}
+    assert counts.items() <= run.folder.read_json("cross_encoder/metrics.json").items()
+    assert run.folder.read_json("metrics.json")["cross_encoder.negatives.same_doc.bm25"] == 40
 
 
 def test_gold_that_meets_no_sentence_is_named_by_reason_file_line_and_id(make_run, tmp_path):

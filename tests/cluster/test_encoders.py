@@ -1,10 +1,14 @@
 """Encoders that a config names: a model, or a retriever of an earlier run with its two towers."""
 
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from raydist.cli import job
 from raydist.cluster import retrieval
 from raydist.cluster.connect import Cluster
 from raydist.cluster.pipeline import Run
@@ -38,20 +42,20 @@ def test_a_retriever_of_two_towers_finds_candidates_and_is_trained_further(tmp_p
         _ = run("task=reader").model_folder
 
 
+def broken_copy(folder: Path) -> Path:
+    """The tiny model with weights that are no numbers."""
+    shutil.copytree(model_folder("builtin:tiny"), folder)
+    broken = {name: tensor.fill_(torch.nan) for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(broken, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
 @pytest.mark.parametrize(("weights", "message"), [(None, "has no weights"), (torch.nan, "vectors that are not finite")])
 def test_an_encoder_without_weights_or_with_broken_ones_is_one_message_and_status_2(no_ray, tmp_path, capsys, weights, message):
     """By the command itself: the first is seen before anything is indexed, the second by the stage that encodes."""
-    from safetensors.torch import load_file, save_file
-
-    from raydist.cli import job
-
-    folder = tmp_path / "encoder"
-    shutil.copytree(model_folder("builtin:tiny"), folder)
+    folder = broken_copy(tmp_path / "encoder")
     if weights is None:
         (folder / "model.safetensors").unlink()
-    else:
-        broken = {name: tensor.fill_(weights) for name, tensor in load_file(folder / "model.safetensors").items()}
-        save_file(broken, folder / "model.safetensors", {"format": "pt"})
     status = job("mine", ["debug_retrieval", f"mining.encoder={folder}", f"storage={tmp_path / 'runs'}"])
     error = capsys.readouterr().err
     assert status == 2, error
@@ -60,3 +64,22 @@ def test_an_encoder_without_weights_or_with_broken_ones_is_one_message_and_statu
     assert "Traceback" not in error
     begun = {path.name.rpartition("-")[0] for path in (tmp_path / "runs" / "stages").iterdir()}
     assert ("bm25" in begun) == (weights is not None)
+
+
+def test_a_cross_encoder_with_broken_weights_names_its_pairs_and_costs_nothing_that_was_made(trained, tmp_path, capsys):
+    folder = broken_copy(tmp_path / "cross_encoder")
+    given = ["debug_retrieval", f"cross_encoder.model.name={folder}", f"storage={tmp_path / 'runs'}", "data.sample.size=200"]
+    assert job("mine", given) == 2
+    error = capsys.readouterr().err
+    assert re.search(r"gives (\d+) of \1 pairs a score that is not finite: \('.+\?', '.+\.'\)", error), error
+    assert "its weights are broken, train or copy it again" in error
+    assert "Traceback" not in error
+    stages = tmp_path / "runs" / "stages"
+    made = {file: file.stat().st_mtime_ns for file in stages.glob("*/part-*")}
+    assert {file.parent.name.rpartition("-")[0] for file in made} >= {"bm25_hits", "dense_hits", "labelled_pairs"}
+    assert not any(stages.glob("held_out_scores-*/part-*")), "no score that is not finite is written"
+
+    shutil.copy(model_folder("builtin:tiny") / "model.safetensors", folder)
+    assert job("mine", given) == 0
+    assert [str(file) for file, when in made.items() if file.stat().st_mtime_ns != when] == []
+    assert any(stages.glob("scores-*/part-*"))

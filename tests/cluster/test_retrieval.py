@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,8 +45,8 @@ def is_kept(row: dict, threshold: float) -> bool:
     return row["p"] >= threshold and row["why_not"] != COPY
 
 
-def stage_rows(run, stage: str) -> list[dict]:
-    folder = run.folder.read_json("stages.json")[f"{stage} of train"]["folder"]
+def stage_rows(run, stage: str, of: str = "train") -> list[dict]:
+    folder = run.folder.read_json("stages.json")[f"{stage} of {of}"]["folder"]
     files = sorted(Path(run.storage.path(folder)).glob("part-*"))
     return [row for file in files for row in pq.read_table(file).to_pylist()]
 
@@ -90,6 +91,30 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
         listed = read_trec_run(Path(finished.folder.path("ranked", f"sample.{method}.trec")))
         assert score_run(listed, judged).means()["MRR@100"] == pytest.approx(values[method].mean(), abs=1e-6)
 
+    depth = finished.config.retriever.rerank
+    before, after = (
+        {question: [sentence for sentence, _ in hits] for question, hits in read_trec_run(Path(path)).items()}
+        for path in (finished.folder.path("ranked", f"sample.{of}.trec") for of in ("gold_silver_weighted", "reranked"))
+    )
+    pairs = stage_rows(finished, "rerank scores", of="sample")
+    logits = {(row["question_id"], row["sentence_id"]): row["logit"] for row in pairs}
+    assert logits.keys() == {(question, sentence) for question, listed in before.items() for sentence in listed[:depth]}
+    corpus = retrieval.open_corpora(finished, ["sample"])["sample"]
+    asked = {row["question_id"]: row["text"] for row in corpus.read("questions").to_pylist()}
+    table = SentenceTable(Path(corpus.sentences.stage.storage.path(corpus.sentences.stage.folder)) / "table")
+    texts = table.texts(table.rows_of([row["sentence_id"] for row in pairs], "the sentence")).to_pylist()
+    theirs = scorer.predict(
+        [(asked[row["question_id"]], text) for row, text in zip(pairs, texts)], activation_fn=torch.nn.Identity()
+    )
+    assert list(logits.values()) == pytest.approx(theirs.tolist(), abs=1e-5)
+    assert before.keys() == after.keys()
+    for question, listed in before.items():
+        first = sorted(listed[:depth], key=lambda sentence: (-logits[question, sentence], sentence))
+        assert after[question] == first + listed[depth:]
+    assert before != after
+    for metric in ("P@5", "P@10"):  # the depth is 5: the same sentences in another order
+        assert metrics[f"retrieval.sample.reranked.{metric}"] == metrics[f"retrieval.sample.gold_silver_weighted.{metric}"]
+
 
 def test_the_cross_encoder_is_judged_beside_the_encoder_on_the_same_pairs(finished):
     from transformers import AutoModel, AutoTokenizer
@@ -113,6 +138,9 @@ def test_the_cross_encoder_is_judged_beside_the_encoder_on_the_same_pairs(finish
     values = [row["cosine"] for row in cosines]
     assert values == pytest.approx((first * second).sum(1).tolist(), abs=1e-5)
     metrics = finished.folder.read_json("metrics.json")
+    drawn = Counter((row["asked"], row["source"]) for row in stage_rows(finished, "labelled pairs") if not row["label"])
+    counted = {key: number for key, number in metrics.items() if key.startswith("cross_encoder.negatives.")}
+    assert counted == {f"cross_encoder.negatives.{asked}.{source}": number for (asked, source), number in drawn.items()}
     wanted = average_precision([pair["label"] for pair in pairs], values)
     assert metrics["cross_encoder.dense_average_precision"] == pytest.approx(wanted)
 

@@ -8,7 +8,7 @@ import pytest
 from raydist.corpus.passages import GOLD_SCHEMA, PASSAGE_SCHEMA, cut_passages, normalise_text
 from raydist.corpus.sentences import build_sentence_table
 from raydist.errors import InputError
-from raydist.mining.negatives import SOURCES, draw_negatives, is_dev_question
+from raydist.mining.negatives import SOURCES, count_sources, draw_negatives, fallbacks, is_dev_question
 from raydist.objectives.base import keyed_uniform
 from raydist.reader.features import text_hash
 from raydist.records import HIT_SCHEMA, LABELLED_PAIR_SCHEMA
@@ -161,6 +161,22 @@ def test_the_document_is_that_of_the_gold_answer_and_only_the_best_hits_count(tm
     hits = {"bm25": "cde", "dense": "de"}
     rows = drawn(tmp_path, hits, documents="ae", near_duplicates=False, top=1)
     assert rows == [("bm25", "bm25", "c"), ("dense", "dense", "d"), ("same_doc", "same_doc", "e")]
+
+
+def test_negatives_are_counted_by_the_source_asked_and_the_source_drawn_from():
+    def pairs(*rows):
+        return pa.table({"asked": [row[0] for row in rows], "source": [row[1] for row in rows]})
+
+    whole = pairs(("gold", "gold"), ("bm25", "bm25"), ("dense", "dense"), ("same_doc", "same_doc"))
+    short = pairs(("gold", "gold"), ("bm25", "bm25"), ("dense", "dense"), ("same_doc", "bm25"))
+    counts = count_sources([whole, short, whole])
+    assert counts == {("bm25", "bm25"): 3, ("dense", "dense"): 3, ("same_doc", "bm25"): 1, ("same_doc", "same_doc"): 2}
+    assert fallbacks(counts) == "no sentence of the same document for 1 of 3 negatives, drawn from BM25 instead"
+    assert fallbacks(count_sources([whole])) == ""
+    assert fallbacks({("bm25", "pool"): 1200, ("dense", "pool"): 7, ("dense", "dense"): 1}) == (
+        "no sentence from BM25 for 1,200 of 1,200 negatives, drawn from the corpus instead; "
+        "no sentence from the dense retriever for 7 of 8 negatives, drawn from the corpus instead"
+    )
 
 
 def test_bad_input_is_named(tmp_path, world):

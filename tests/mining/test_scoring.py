@@ -104,6 +104,22 @@ def test_a_cross_encoder_of_another_library_gives_the_same_for_sentence_separato
         CrossScorer(folder).score(QUESTIONS, SENTENCES, [0], [0], PARAGRAPHS[:3])
 
 
+def test_a_text_is_tokenized_once_however_many_pairs_it_is_in(folder, monkeypatch):
+    scorer, seen = CrossScorer(folder), []
+    plain = scorer.tokenizer
+
+    def counted(texts, *more, **options):
+        seen.extend(texts)
+        return plain(texts, *more, **options)
+
+    monkeypatch.setattr(scorer, "tokenizer", counted)
+    question_of, sentence_of = all_pairs()  # 16 of them
+    around = ["One paragraph.", "One paragraph.", "Another.", ""]
+    logits = scorer.score(QUESTIONS, SENTENCES, question_of, sentence_of, around)
+    assert len(logits) == 16
+    assert sorted(seen) == sorted([*QUESTIONS, *SENTENCES, *set(around)])
+
+
 def test_two_logits_become_their_difference(tmp_path):
     folder = save_cross_encoder(tmp_path, num_labels=2)
     logit = CrossScorer(folder).score(QUESTIONS[:1], SENTENCES[:1], [0], [0])

@@ -44,6 +44,7 @@ def write_mining(folder, question="Who built it?", threshold=0.5, dense=0.875):
     pq.write_table(pa.Table.from_pylist(rows, MINED_EXAMPLE_SCHEMA), folder / "mining" / "examples.parquet")
     labels, logits = [1, 1, 0, 0, 0], [3.0, 1.0, 0.5, -1.0, -2.0]
     scores = classification_scores(labels, logits) | {"dense_average_precision": dense, "pairs": 5}
+    scores |= {"negatives.bm25.bm25": 107, "negatives.same_doc.bm25": 12, "negatives.same_doc.same_doc": 95}
     (folder / "cross_encoder" / "metrics.json").write_text(json.dumps(scores))
     parts = {}
     for name, fitted in (("before", (1.0,)), ("after", (0.5,)), ("platt", (0.5, 0.75))):
@@ -187,6 +188,14 @@ def test_the_cross_encoder_has_its_scores_and_a_reliability_diagram(run):
     assert errors
     assert len(set(errors.groups())) == 3
     assert "The temperature is 0.500." in text
+
+
+def test_negatives_stand_by_the_source_asked_and_the_one_they_came_from(run):
+    shown = plain(cross_encoder(load_run(run)))
+    assert "BM25 BM25 107 Same document BM25 12 Same document Same document 95" in shown
+    assert "negatives." not in shown.lower()  # nor among the measures
+    (run / "cross_encoder" / "metrics.json").write_text('{"f1": 0.5}')  # of a run before they were counted
+    assert "Drawn from" not in cross_encoder(load_run(run))
 
 
 def test_a_run_without_mining_has_none_of_these_sections(tmp_path):

@@ -204,6 +204,25 @@ def test_what_faiss_built_is_mapped_and_finds_what_it_finds_in_memory(tmp_path, 
         assert str(file) in Path("/proc/self/maps").read_text()
 
 
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_what_faiss_built_is_searched_on_all_gpus_where_there_are_some_that_can(tmp_path, monkeypatch, gpus):
+    """No GPU is needed: what would be sent to them is kept, and is the index with its number of probes."""
+    vectors = clustered(np.random.default_rng(3), 2500, 16)
+    sent = []
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: gpus)
+    monkeypatch.setattr(faiss, "index_cpu_to_all_gpus", lambda index: sent.append(index) or index, raising=False)
+    kinds = {"ivf": {"nlist": 8}, "pq": {"nlist": 8, "pq_m": 4}, "hnsw": {}, "four": {"nlist": 8, "pq_m": 4, "pq_bits": 4}}
+    taken = {}
+    for name, given in kinds.items():
+        kind = "pq" if name == "four" else name  # codes of four bits are not for a GPU, nor are graphs
+        folder = tmp_path / name
+        build_index(folder, [f"{n:06d}" for n in range(2500)], vectors, settings=DenseSettings(kind, **given))
+        index = DenseIndex.open(folder, search=DenseSearch(nprobe=5), device="cpu")
+        taken[name] = index._faiss[0] in sent  # what is searched is what came back
+    assert all(index.nprobe == 5 for index in sent)
+    assert taken == {"ivf": gpus > 0, "pq": gpus > 0, "hnsw": False, "four": False}
+
+
 @pytest.mark.gpu
 def test_a_gpu_holds_the_vectors_while_the_index_is_open_and_finds_the_same(corpus, tmp_path):
     ids, vectors, queries = corpus

@@ -69,7 +69,7 @@ def assert_same(found, expected, rtol=1e-4):
 
 
 @pytest.mark.parametrize("towers", ["shared", "separate"])
-@pytest.mark.parametrize("loss", ["softmax", "margin_mse"])
+@pytest.mark.parametrize("loss", ["softmax", "margin_mse", "kl"])
 def test_cached_gradients_are_the_direct_ones(towers, loss):
     batch = make_rows().batch(np.arange(11), pad_id=0)
     direct = gradients(make_task(towers=towers, loss=loss), batch)
