@@ -197,7 +197,8 @@ def test_a_cross_encoder_that_is_trained_already_is_used_as_it_is(finished, make
     retrieval.mine_only(other)
     said = capsys.readouterr().out
     assert "scores of train: already done" in said  # the same weights: no pair is asked for again
-    assert "train:" not in said
+    assert "\ntrain: " not in said
+    assert not retrieval._beside(other, "cross_encoder").folder.exists("training.json")
     assert silver(other) == silver(finished)
     assert other.folder.read_json("cross_encoder/metrics.json") == finished.folder.read_json("cross_encoder/metrics.json")
     with pytest.raises(InputError, match="debug_retrieval_cross_encoder holds a cross-encoder that was trained there"):
