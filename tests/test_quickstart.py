@@ -39,7 +39,6 @@ def test_the_quickstart_reads_and_retrieves_well_and_does_nothing_twice(tmp_path
     score = {method: retrieval[f"retrieval.sample.{method}.MRR@100"] for method in methods}
     assert score["gold"] > score["untrained"] > score["bm25"], "training helps"
     assert score["gold_silver_weighted"] > score["untrained"], "also on mined pairs"
-    assert score["reranked"] > max(score["gold"], score["gold_silver_weighted"]) + 0.05, "the cross-encoder knows more"
     assert retrieval["mining.silver"] > 0
     report = (tmp_path / "runs/report.html").read_text()
     assert "quickstart: scores" in report
