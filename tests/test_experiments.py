@@ -126,7 +126,8 @@ def test_a_run_of_other_settings_is_not_taken_for_this_one(tmp_path):
     now = made_run(tmp_path / "run")
     assert is_done(tmp_path / "run")
     assert changed_settings(tmp_path / "run", now) == []
-    made_run(tmp_path / "elsewhere", "cluster.workers=3", "track.mlflow=http://x", "storage=s", "name=n")
+    other = ("cluster.workers=3", "track.mlflow=http://x", "storage=s", "name=n", "index.precision=bf16", "mining.power=1")
+    made_run(tmp_path / "elsewhere", *other)
     assert changed_settings(tmp_path / "elsewhere", now) == []  # no score depends on these
     made_run(tmp_path / "other", "objectives.pfa.start=random", done=False)
     assert not is_done(tmp_path / "other")

@@ -37,6 +37,12 @@ SAMPLES = 2000  # of the paired bootstrap
 DISAGREEMENTS = 10  # of each kind and test set
 WHO_IS_RIGHT = ((True, True), (True, False), (False, True), (False, False))  # first run, other run
 NO_RESULT = ("name", "storage", "cluster", "track")  # settings and sections that change no score
+NOT_A_READERS = ("corpus", "index", "mining", "retriever", "cross_encoder")
+
+
+def without_result(task: object) -> tuple[str, ...]:
+    """The settings and sections of a config that change no score of such a task."""
+    return NO_RESULT + (NOT_A_READERS if task == "reader" else ())
 
 
 def overview(runs: Sequence[Run]) -> Html:
@@ -137,7 +143,8 @@ def seed_groups(runs: Sequence[Run]) -> list[Group]:
     """The runs by all settings that change a result, but for the seed; in the order of their first runs."""
     by_settings: dict[str, list[Run]] = {}
     for place, run in enumerate(runs):
-        kept = {key: value for key, value in run.config.items() if key not in (*NO_RESULT, "seed")}
+        left_out = (*without_result(run.setting("task")), "seed")
+        kept = {key: value for key, value in run.config.items() if key not in left_out}
         by_settings.setdefault(json.dumps(flatten(kept), sort_keys=True) if run.config else str(place), []).append(run)
     names = [group_name([run.name for run in group]) for group in by_settings.values()]
     groups = zip(names, by_settings.values())
