@@ -62,6 +62,7 @@ class LocalRay:
                     ) from None
                 say("Ray did not start within half a minute, as on a busy machine: once more")
         self.over = threading.Event()
+        self.stood_back: set[psutil.Process] | None = None  # who was there when the others were told to
         own = {process: _title(process) for process in _children() - others}
         needed = {process: title for process, title in own.items() if title in NEEDED}
         if not options.get("log_to_driver"):
@@ -75,11 +76,19 @@ class LocalRay:
         if not hasattr(os, "SCHED_IDLE"):
             return
         usual, works = os.sched_getscheduler(0), WORKS if _comes_back() else WORKS | NEEDED
-        for process in _children():
-            with contextlib.suppress(psutil.Error, OSError):
-                last = whether and _title(process) not in works
-                for thread in process.threads():
-                    os.sched_setscheduler(thread.id, os.SCHED_IDLE if last else usual, os.sched_param(0))
+        present = _children()
+        for process in present:
+            _schedule(process, os.SCHED_IDLE if whether and _title(process) not in works else usual)
+        self.stood_back = present if whether else None
+
+    def _help_newcomers(self) -> None:
+        """What Ray starts meanwhile comes last, too, as its parent does. A worker that takes a dead one's place must not: where
+        others use all cores, it would hardly get to its first step, at which all are told anew.
+        """
+        if self.stood_back is not None:
+            for process in _children() - self.stood_back:
+                _schedule(process, os.sched_getscheduler(0))
+                self.stood_back.add(process)
 
     def end(self) -> None:
         import ray
@@ -90,6 +99,7 @@ class LocalRay:
     def _watch(self, needed: dict[psutil.Process, str]) -> None:
         """Nothing can go on without these, and every file is whole or not there: so tell, and end."""
         while not self.over.wait(1.0):
+            self._help_newcomers()
             gone = [title for process, title in needed.items() if not _alive(process)]
             if gone and not self.over.is_set():
                 told = f"{' and '.join(gone)}, without which Ray cannot work, died or was killed"
@@ -117,6 +127,12 @@ def _comes_back() -> bool:
 
 def _children() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
+
+
+def _schedule(process: psutil.Process, policy: int) -> None:
+    with contextlib.suppress(psutil.Error, OSError):
+        for thread in process.threads():
+            os.sched_setscheduler(thread.id, policy, os.sched_param(0))
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -51,3 +51,17 @@ def test_while_workers_train_the_rest_of_ray_takes_no_core_from_them_and_afterwa
     cluster.here.stand_back(False)
     assert not _comes_back() or os.SCHED_IDLE not in policies().values()
     assert "log_monitor" not in during, "nobody reads what it would send"
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux alone has SCHED_IDLE")
+def test_a_worker_that_starts_while_ray_stands_back_does_not_wait_for_an_idle_core(cluster):
+    """As one does that takes a dead one's place: its parent, Ray's raylet, comes last."""
+    started = ray.remote(lambda: os.getpid()).options(runtime_env={"env_vars": {"RAYDIST_TEST": "a process of its own"}})
+    cluster.here.stand_back()
+    try:
+        worker, ends = ray.get(started.remote()), time.monotonic() + 60
+        while os.sched_getscheduler(worker) != os.SCHED_OTHER:
+            assert time.monotonic() < ends
+            time.sleep(0.1)
+    finally:
+        cluster.here.stand_back(False)
