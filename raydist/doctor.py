@@ -87,8 +87,7 @@ def _gpus() -> str:
 
 
 def _bf16() -> str:
-    import torch
+    from raydist.training.cores import bf16_instructions
 
-    has = torch.cpu.get_capabilities()
-    found = [name for name in ("amx_bf16", "avx512_bf16", "sve_bf16", "bf16") if has.get(name)]
-    return f"yes ({found[0]}): train.precision=bf16 is faster" if found else "emulated: fp32, the default, is faster"
+    found = bf16_instructions()
+    return f"yes ({found}): train.precision=bf16 is faster" if found else "emulated: fp32, the default, is faster"

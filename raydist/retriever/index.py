@@ -1,10 +1,11 @@
 """Dense index over shards: vectors and sentence ids on disk, memory-mapped; search by inner product, exact by default.
 
-``flat`` is exact: block matrix products and a running list of the best. The product only proposes. How it rounds depends on
-the shape of the block, so the final score of each proposed row is its dot product summed in float64 and rounded once to
-float32: a pure function of the two vectors. Proposals go so far below the k-th score that rounding cannot hide a better
-row. Hence the same rows and the same scores for any number of shards and any block size; ties go to the smaller sentence
-id, in the order of code points.
+``flat`` is exact: block matrix products and a running list of the best. The product only proposes: in bf16 where the processor
+has instructions for it, else in float32. How it rounds depends on that and on the shape of the block, so the final score of
+each proposed row is its dot product summed in float64 and rounded once to float32: a pure function of the two vectors.
+Proposals go so far below the k-th score that rounding cannot hide a better row; a question with too many rows so near is asked
+again, in float32, then with more room. Hence the same rows and the same scores on any processor, for any number of shards and
+any block size; ties go to the smaller sentence id, in the order of code points.
 
 ``ivf``, ``hnsw`` and ``pq`` let faiss propose, from an index of each shard; scores and ties are as above, but a row that
 faiss does not propose is not found, and what it proposes depends on the shards. A shard too small to train is searched exactly.
@@ -21,9 +22,10 @@ Shapes: Q questions, D units of a vector, R rows of a block, K best so far, S st
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -48,11 +50,14 @@ from raydist.shards import (
     string_arrays,
     write_folder,
 )
+from raydist.training.cores import bf16_instructions
 
 FORMAT = 2
 FAISS_FILE = "faiss.index"
 SMALL_SHARD = 2_000  # rows; below it faiss has too little to learn from, and an exact search is as fast
-QUESTION_BLOCK, ROW_BLOCK = 256, 8_192  # of one matrix product
+QUESTION_BLOCK, ROW_BLOCK = 1_024, 1_024  # of one matrix product: so that it stays in the cache until the best are taken
+COARSE_QUESTIONS = 64  # from so many on, products in bf16 are worth rounding the vectors for
+COARSE_NORMS = 1e-15, 1e15  # of vectors whose products in bf16 neither overflow nor vanish
 
 Kind = Literal["flat", "ivf", "hnsw", "pq"]
 
@@ -296,6 +301,9 @@ class DenseIndex(OpenShards):
         super().__init__(shard.ids for shard in self.shards)
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._dot = compiled(_dot_loops) or _dot_numpy
+        self._keep = compiled(_keep_loops) if torch.device(self.device).type == "cpu" else None
+        self._can_be_coarse = self._keep is not None and bf16_instructions() is not None
+        self._largest_norm = max((shard.largest_norm for shard in self.shards), default=0.0)
         search = search or DenseSearch(**facts["search"])
         self._faiss = {at: shard.open_faiss(search) for at, shard in enumerate(self.shards) if shard.has_faiss}
         self._vectors: dict[int, Tensor] = {}
@@ -317,36 +325,54 @@ class DenseIndex(OpenShards):
         if not np.isfinite(queries).all():
             raise InputError(f"query {int(np.flatnonzero(~np.isfinite(queries).all(1))[0])} is not finite")
         hits = Hits(np.full((len(queries), k), -1, np.int64), np.zeros((len(queries), k), np.float32))
-        waiting = np.arange(len(queries) if self.first_row[-1] else 0)
+        total = int(self.first_row[-1])
+        waiting = np.arange(len(queries) if total else 0)
+        norms = np.sqrt(np.einsum("qd,qd->q", queries, queries, dtype=np.float64))
+        is_coarse = self._can_be_coarse and min(len(queries), question_block) >= COARSE_QUESTIONS
+        for norm in (self._largest_norm, norms.min(initial=1), norms.max(initial=1)):
+            is_coarse = is_coarse and COARSE_NORMS[0] < norm < COARSE_NORMS[1]
         width = k + max(16, k // 8)
         while len(waiting):
-            scores, rows = self._propose(queries[waiting], min(width, int(self.first_row[-1])), question_block, row_block)
-            # Of a product of D terms, each sum is off by at most D * 2^-24 * |q| |v|; 2 more for rounding at the end.
-            norms = np.sqrt(np.einsum("qd,qd->q", queries[waiting], queries[waiting], dtype=np.float64))
-            slack = 2 * (self.dimension + 2) * 2.0**-24 * norms * max((s.largest_norm for s in self.shards), default=0)
-            is_settled = np.full(len(waiting), bool(self._faiss) or rows.shape[1] >= self.first_row[-1])
-            if not is_settled.all():
-                is_settled = scores[:, -1] < scores[:, k - 1] - slack
-            settled = waiting[is_settled]
-            self._settle(hits, settled, queries[settled], rows[is_settled], k)
-            waiting, width = waiting[~is_settled], width * 4  # many rows with nearly the same score
+            asked, dtype = queries[waiting], torch.bfloat16 if is_coarse else torch.float32
+            room = min(total, k + max(64, k) if is_coarse else width)
+            scores, rows = self._propose(asked, room, question_block, row_block, dtype)
+            if self._faiss or room >= total:
+                is_settled = np.ones(len(waiting), bool)
+            else:
+                kth, last = scores[:, k - 1 : k], scores[:, -1:]
+                slack = 2 * _product_error(asked, norms[waiting], dtype)[:, None] * self._largest_norm
+                if is_coarse:  # the product itself is rounded, too
+                    slack = slack + 2 * 2.0**-8 * np.maximum(abs(kth), abs(last))
+                is_settled = (last < kth - slack)[:, 0]
+                rows = np.where(scores < kth - slack, -1, rows)  # too far below to be among the best
+                rows = rows[:, : max(k, int((rows[is_settled] >= 0).sum(1).max(initial=0)))]
+            self._settle(hits, waiting[is_settled], asked[is_settled], rows[is_settled], k)
+            waiting = waiting[~is_settled]  # many rows with nearly the same score
+            width = width if is_coarse else width * 4
+            is_coarse = False
         return hits
 
     def products(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The score of one row for each query vector, as ``search`` would give it."""
         return self._final_scores(np.ascontiguousarray(queries, np.float32), np.asarray(rows, np.int64)[:, None])[:, 0]
 
-    def _propose(self, queries: np.ndarray, width: int, question_block: int, row_block: int) -> tuple[np.ndarray, np.ndarray]:
+    def _propose(
+        self, queries: np.ndarray, width: int, question_block: int, row_block: int, dtype: torch.dtype
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Rows that are likely the best and their rounded scores, best first, [Q, width]; row -1 where there are fewer."""
-        queries_QD = torch.from_numpy(queries).to(self.device)
-        scores_QK = torch.full((len(queries), width), -torch.inf, device=self.device)
-        rows_QK = torch.full((len(queries), width), -1, dtype=torch.int64, device=self.device)
+        best = (
+            _CompiledBest(len(queries), width, dtype, self._keep)
+            if self._keep
+            else _Best(len(queries), width, torch.device(self.device))
+        )
+        queries_QD = torch.from_numpy(queries).to(self.device, dtype)
+        blocks = max(1, -(-len(queries) // question_block))
+        bounds = [len(queries) * at // blocks for at in range(blocks + 1)]
         for first_row, block_RD in self._exact_blocks(row_block):
-            for start in range(0, len(queries), question_block):
-                mine = slice(start, start + question_block)
-                products_QR = queries_QD[mine] @ block_RD.T
-                scores_QK[mine], rows_QK[mine] = _merge_block(scores_QK[mine], rows_QK[mine], products_QR, first_row)
-        scores, rows = scores_QK.cpu().numpy(), rows_QK.cpu().numpy()
+            block_RD = block_RD.to(dtype)
+            for start, end in pairwise(bounds):
+                best.add(slice(start, end), queries_QD[start:end] @ block_RD.T, first_row)
+        scores, rows = best.in_order()
         for at, index in self._faiss.items():
             found_scores, found = index.search(queries, min(width, self.shards[at].num_rows))
             scores = np.concatenate([scores, np.where(found >= 0, found_scores, -np.inf)], axis=1)
@@ -456,6 +482,24 @@ def _dot_loops(
             scores[question, k] = ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7)) + rest
 
 
+class _Best:
+    """The best products of each question so far."""
+
+    def __init__(self, questions: int, width: int, device: torch.device) -> None:
+        self.scores_QK = torch.full((questions, width), -torch.inf, device=device)
+        self.rows_QK = torch.full((questions, width), -1, dtype=torch.int64, device=device)
+
+    def add(self, mine: slice, products_QR: Tensor, first_row: int) -> None:
+        """Products of some of the questions with a block of rows."""
+        self.scores_QK[mine], self.rows_QK[mine] = _merge_block(
+            self.scores_QK[mine], self.rows_QK[mine], products_QR, first_row
+        )
+
+    def in_order(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and rows, best first."""
+        return self.scores_QK.cpu().numpy(), self.rows_QK.cpu().numpy()
+
+
 def _merge_block(scores_QK: Tensor, rows_QK: Tensor, products_QR: Tensor, first_row: int) -> tuple[Tensor, Tensor]:
     """The best of those so far and of a block's products. Few products beat the worst so far: most strides are left unread."""
     questions, width = scores_QK.shape
@@ -482,3 +526,107 @@ def _merge_block(scores_QK: Tensor, rows_QK: Tensor, products_QR: Tensor, first_
     all_rows[question, column] = row
     best = all_scores.topk(width)
     return best.values, all_rows.gather(1, best.indices)
+
+
+class _CompiledBest:
+    """The same on a CPU: there is room for twice as many, and when it is full the worse half goes.
+
+    Products are compared as the integers that their bits are, in an order that is that of the numbers.
+    """
+
+    def __init__(self, questions: int, width: int, dtype: torch.dtype, keep: Callable[..., None]) -> None:
+        self.width, self.dtype, self.keep = width, dtype, keep
+        self.integers = torch.int16 if dtype == torch.bfloat16 else torch.int32
+        self.codes = torch.full((questions, 2 * width), torch.iinfo(self.integers).min, dtype=self.integers).numpy()
+        self.rows = np.full((questions, 2 * width), -1, np.int64)
+        self.filled = np.zeros(questions, np.int64)
+        self.least = self.codes[:, 0].copy()  # what one must be above
+        self.threads = torch.get_num_threads()
+        self.pool = ThreadPoolExecutor(self.threads)
+
+    def add(self, mine: slice, products_QR: Tensor, first_row: int) -> None:
+        codes = products_QR.view(self.integers).numpy()
+        given = (codes, first_row, self.codes[mine], self.rows[mine], self.filled[mine], self.least[mine], self.width)
+        bounds = [len(codes) * at // self.threads for at in range(self.threads + 1)]
+        list(self.pool.map(lambda first, last: self.keep(*given, first, last), bounds, bounds[1:]))
+
+    def in_order(self) -> tuple[np.ndarray, np.ndarray]:
+        self.pool.shutdown()
+        best = torch.from_numpy(self.codes).topk(self.width)
+        rows = np.take_along_axis(self.rows, best.indices.numpy(), 1)
+        flip = torch.iinfo(self.integers).max
+        scores = torch.where(best.values < 0, best.values ^ flip, best.values).view(self.dtype).float().numpy()
+        return np.where(rows >= 0, scores, -np.inf), rows
+
+
+def _keep_loops(
+    products: np.ndarray,
+    first_row: int,
+    codes: np.ndarray,
+    rows: np.ndarray,
+    filled: np.ndarray,
+    least: np.ndarray,
+    width: int,
+    first: int,
+    last: int,
+) -> None:
+    """Put products [Q, R] that may be among the best ``width`` beside those of before, for the questions from ``first`` to
+    ``last``. When codes[q] is full, the best ``width`` of them stay, and the ``least`` of these is the new bar. To be compiled.
+    """
+    lowest = np.iinfo(products.dtype).min
+    flip = np.iinfo(products.dtype).max  # of a negative number all bits but the sign, so that larger numbers are larger codes
+    for question in range(first, last):
+        of = products[question]
+        n = filled[question]
+        bar = least[question]
+        for start in range(0, len(of), STRIDE):
+            end = min(start + STRIDE, len(of))
+            top = lowest
+            for at in range(start, end):
+                code = of[at] ^ flip if of[at] < 0 else of[at]
+                top = max(top, code)
+            if top <= bar:
+                continue
+            for at in range(start, end):
+                code = of[at] ^ flip if of[at] < 0 else of[at]
+                if code <= bar:
+                    continue
+                codes[question, n] = code
+                rows[question, n] = first_row + at
+                n += 1
+                if n < codes.shape[1]:
+                    continue
+                low, high = 0, n - 1  # the best to the front, in no order
+                while low < high:
+                    middle = codes[question, (low + high) // 2]
+                    i, j = low, high
+                    while i <= j:
+                        while codes[question, i] > middle:
+                            i += 1
+                        while codes[question, j] < middle:
+                            j -= 1
+                        if i <= j:
+                            codes[question, i], codes[question, j] = codes[question, j], codes[question, i]
+                            rows[question, i], rows[question, j] = rows[question, j], rows[question, i]
+                            i += 1
+                            j -= 1
+                    if width - 1 <= j:
+                        high = j
+                    elif width - 1 >= i:
+                        low = i
+                    else:
+                        break
+                n = width
+                bar = codes[question, width - 1]
+        filled[question], least[question] = n, bar
+
+
+def _product_error(queries: np.ndarray, norms: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """By how much a product with a vector of norm 1 may be off, for each query, before it is rounded itself."""
+    # Of D terms, each sum is off by at most D * 2^-24 * |q| |v|; 2 more for rounding at the end.
+    summed = (queries.shape[1] + 2) * 2.0**-24 * norms
+    if dtype == torch.float32:
+        return summed
+    # |qv - q'v'| <= |q - q'| |v| + |q'| |v - v'|, and no unit of v' is off by more than 2^-8 of itself. Sums: with room.
+    lost = torch.from_numpy(queries) - torch.from_numpy(queries).to(dtype).float()
+    return lost.double().norm(dim=1).numpy() + 2.0**-8 * (1 + 2.0**-8) * norms + 4 * summed

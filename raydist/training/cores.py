@@ -1,4 +1,4 @@
-"""A training process on CPUs: its threads, and a heap that keeps what it has."""
+"""A process on CPUs: its threads, a heap that keeps what it has, and what its processor knows."""
 
 from __future__ import annotations
 
@@ -19,3 +19,9 @@ def use_cores(threads: int) -> None:
     if mallopt:
         for parameter, value in ((MMAP_MAX, 0), (TRIM_THRESHOLD, 2**31 - 1), (TOP_PAD, HEAP_GROWS_BY)):
             mallopt(parameter, value)
+
+
+def bf16_instructions() -> str | None:
+    """Which instructions for products in bf16 this processor has."""
+    has = torch.cpu.get_capabilities()
+    return next((name for name in ("amx_bf16", "avx512_bf16", "sve_bf16", "bf16") if has.get(name)), None)

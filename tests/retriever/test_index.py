@@ -8,6 +8,7 @@ import faiss
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+import torch
 
 from raydist.errors import InputError
 from raydist.retriever import index as dense
@@ -15,8 +16,11 @@ from raydist.retriever.index import (
     DenseIndex,
     DenseSearch,
     DenseSettings,
+    _CompiledBest,
     _dot_loops,
     _dot_numpy,
+    _keep_loops,
+    _product_error,
     build_index,
     build_shard,
     estimate_bytes,
@@ -125,6 +129,89 @@ def test_rows_that_rounding_cannot_tell_apart_are_all_looked_at(tmp_path):
     wanted, scores = slow_search(ids, vectors, query, K)
     assert found_ids(index, hits) == wanted
     np.testing.assert_array_equal(hits.scores, scores)
+
+
+def coarse_and_fine(folder, queries, k, **options):
+    """Hits with products in bf16 and in float32, and the types of the products that the first took."""
+    coarse, fine = DenseIndex.open(folder, device="cpu"), DenseIndex.open(folder, device="cpu")
+    coarse._can_be_coarse, fine._can_be_coarse = True, False
+    taken, propose = [], coarse._propose
+    coarse._propose = lambda asked, room, *more: taken.append((len(asked), more[-1])) or propose(asked, room, *more)
+    return coarse.search(queries, k, **options), fine.search(queries, k, **options), taken
+
+
+@pytest.mark.parametrize("k", [1, K, 100])
+def test_products_in_bf16_find_the_same_bits(tmp_path, k):
+    rng = np.random.default_rng(3)
+    centres = 0.5 * rng.standard_normal((20, 48))
+    vectors = (centres[rng.integers(20, size=4000)] + rng.standard_normal((4000, 48))).astype(np.float32)
+    queries = (centres[rng.integers(20, size=150)] + rng.standard_normal((150, 48))).astype(np.float32)
+    queries[:10] = -queries[:10].mean(0)  # equal questions, and many scores below 0
+    build_index(tmp_path, [f"{number:06d}" for number in range(4000)], vectors, shards=3)
+    coarse, fine, taken = coarse_and_fine(tmp_path, queries, k, row_block=1000)
+    np.testing.assert_array_equal(coarse.rows, fine.rows)
+    np.testing.assert_array_equal(coarse.scores, fine.scores)
+    assert taken[0] == (150, torch.bfloat16)
+    assert sum(number for number, kind in taken if kind == torch.float32) < 75  # most needed no second look
+
+
+def test_rows_that_only_bf16_cannot_tell_apart_are_looked_at_again_in_float32(tmp_path):
+    rng = np.random.default_rng(4)
+    query = unit(rng, 1, 32)
+    vectors = np.repeat(query, 2000, axis=0) * (1 + 1e-5 * rng.permutation(2000)[:, None]).astype(np.float32)
+    build_index(tmp_path, [f"{number:05d}" for number in range(2000)], vectors, shards=2)
+    coarse, fine, taken = coarse_and_fine(tmp_path, np.repeat(query, 80, axis=0), K)
+    np.testing.assert_array_equal(coarse.rows, fine.rows)
+    np.testing.assert_array_equal(coarse.scores, fine.scores)
+    assert taken[:2] == [(80, torch.bfloat16), (80, torch.float32)]
+
+
+@pytest.mark.parametrize(("scale", "questions", "block"), [(1e16, 80, 1024), (1e-16, 80, 1024), (1.0, 63, 1024), (1.0, 80, 63)])
+def test_products_are_in_float32_where_bf16_might_overflow_or_does_not_pay(corpus, tmp_path, scale, questions, block):
+    ids, vectors, _ = corpus
+    build_index(tmp_path, ids, vectors)
+    queries = unit(np.random.default_rng(5), questions, 24) * np.float32(scale)
+    *_, taken = coarse_and_fine(tmp_path, queries, K, question_block=block)
+    assert {kind for _, kind in taken} == {torch.float32}
+
+
+@pytest.mark.parametrize("units", [5, 32, 384, 1024])
+def test_no_product_in_bf16_is_off_by_more_than_the_bound(units):
+    rng = np.random.default_rng(units)
+    queries, vectors = (np.exp2(rng.uniform(-8, 8, (rows, units))).astype(np.float32) for rows in (64, 2000))
+    queries *= rng.choice([-1, 1], queries.shape)
+    queries[0] = vectors[0] = 1 + 0.99 * 2.0**-8  # all rounded down, and by as much as can be
+    exact = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    found = (torch.from_numpy(queries).bfloat16() @ torch.from_numpy(vectors).bfloat16().T).double().numpy()
+    norms, rows = (np.linalg.norm(of.astype(np.float64), axis=1) for of in (queries, vectors))
+    error = _product_error(queries, norms, torch.bfloat16)[:, None] * rows
+    assert (abs(found - exact) <= error + 2.0**-8 * abs(found)).all()
+    assert abs(found - exact)[0, 0] > 0.9 * error[0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_compiled_list_of_the_best_is_that_of_a_full_sort(dtype):
+    generator = torch.Generator().manual_seed(0)
+    products = torch.randn(9, 3000, generator=generator).to(dtype)
+    products[3] = products[3].abs().neg()
+    products[4] = 0.25
+    best = _CompiledBest(9, 40, dtype, compiled(_keep_loops))
+    for start, end in ((0, 30), (30, 31), (31, 1500), (1500, 3000)):
+        for mine in (slice(0, 4), slice(4, 9)):
+            best.add(mine, products[mine, start:end].contiguous(), 100 + start)
+    scores, rows = best.in_order()
+    np.testing.assert_array_equal(scores, products.float().topk(40).values.numpy())
+    np.testing.assert_array_equal(np.take_along_axis(products.float().numpy(), rows - 100, 1), scores)
+    assert all(len(set(row)) == 40 for row in rows.tolist())
+
+
+def test_the_compiled_list_says_where_there_are_fewer():
+    best = _CompiledBest(2, 5, torch.float32, compiled(_keep_loops))
+    best.add(slice(0, 2), torch.tensor([[1.0, -2.0], [0.5, 3.0]]), 7)
+    scores, rows = best.in_order()
+    assert rows[:, :2].tolist() == [[7, 8], [8, 7]]
+    assert (rows[:, 2:] == -1).all()
+    assert np.isneginf(scores[:, 2:]).all()
 
 
 def test_exact_search_agrees_with_faiss(tmp_path):
