@@ -9,8 +9,8 @@ scores them. A side starts from texts, with its models loaded, encodes and searc
 what is kept. Ours also asks BM25, merges, and puts its tables and indexes on disk, as a stage does (without Ray: see
 ray_overhead.py for that). The peer searches as deep as gives it our number of pairs for each question, gold pairs included,
 which it scores, too; it runs at the batch size that is best for it here. What is compared is time per scored pair;
-probabilities of pairs that both sides scored must be equal. --wait-policy: benchmarks/waiting.py. Exit status 1 where the
-target is missed.
+probabilities of pairs that both sides scored must be equal. --precision bf16: of both sides, and only nearly equal then.
+--wait-policy: benchmarks/waiting.py. Exit status 1 where the target is missed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from waiting import add_option, wait_policy
 
@@ -53,6 +54,7 @@ from raydist.retriever.encode import ENCODE_ROWS, TextEncoder
 
 TARGET, MAX_LENGTH, BATCH_SIZES = 2.5, 480, (4, 8, 16, 32)
 TOP, BLOCK = 10, 500  # mining.candidates and mining.part_questions, as they are by default
+DTYPES, AGREEMENT = {"fp32": torch.float32, "bf16": torch.bfloat16}, {"fp32": 1e-5, "bf16": 0.1}  # of probabilities
 ANY_SCORE = 2.0  # above every probability: with a bound the peer asks its cross-encoder, with this one it drops nothing
 
 
@@ -112,6 +114,7 @@ def main() -> int:
     parser.add_argument("--sentences", type=int)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     add_option(parser)
     options = parser.parse_args()
     rounds = options.rounds or (3 if options.quick else 5)
@@ -133,10 +136,12 @@ def main() -> int:
         torch.nn.init.normal_(model.classifier.weight, std=1.0)
         model.save_pretrained(folder / "cross_encoder")
         AutoTokenizer.from_pretrained(minilm).save_pretrained(folder / "cross_encoder")
-        peer_encoder = SentenceTransformer(str(minilm), device="cpu")
-        peer_scorer = CrossEncoder(str(folder / "cross_encoder"), max_length=MAX_LENGTH, device="cpu")
-        encoder = TextEncoder(minilm, device="cpu")
-        scorer = CrossScorer(folder / "cross_encoder", max_length=MAX_LENGTH, device="cpu")
+        theirs_in: dict[str, Any] = {"device": "cpu", "model_kwargs": {"dtype": DTYPES[options.precision]}}
+        peer_encoder = SentenceTransformer(str(minilm), **theirs_in)
+        peer_scorer = CrossEncoder(str(folder / "cross_encoder"), max_length=MAX_LENGTH, **theirs_in)
+        ours_in: dict[str, Any] = {"device": "cpu", "precision": options.precision}
+        encoder = TextEncoder(minilm, **ours_in)
+        scorer = CrossScorer(folder / "cross_encoder", max_length=MAX_LENGTH, **ours_in)
 
     def ours() -> pa.Table:
         with tempfile.TemporaryDirectory() as folder:
@@ -173,7 +178,7 @@ def main() -> int:
     both = their_scores.keys() & our_scores.keys()
     assert both, f"of {len(our_scores)} and {len(their_scores)} pairs none was scored by both sides"
     difference = max(abs(their_scores[pair] - our_scores[pair]) for pair in both)
-    assert difference < 1e-5, f"probabilities differ by {difference}"
+    assert difference < AGREEMENT[options.precision], f"probabilities differ by {difference}"
 
     share = silver.num_rows / their_pairs
     their_s, our_s, ratio, said = rounds_of(lambda: theirs(best), ours, rounds, our_share=share)
@@ -185,7 +190,7 @@ def main() -> int:
     rate, limit = work / our_s, matmul_rate(config)
     print(
         f"{len(questions)} questions, {len(sentences)} sentences, {rounds} interleaved rounds, {options.threads} threads, "
-        f"waiting: {options.wait_policy}\n"
+        f"{options.precision}, waiting: {options.wait_policy}\n"
         f"  ours {silver.num_rows} pairs, {silver.num_rows / our_s:.1f} a second; mine_hard_negatives at its best batch, "
         f"{best}, {their_pairs} pairs, {their_pairs / their_s:.1f} a second\n"
         f"  per scored pair {said}\n"

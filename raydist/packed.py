@@ -133,7 +133,8 @@ class PackedEncoder:
         self.token_budget = token_budget or (CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS)
         self.takes_types = "token_type_ids" in inspect.signature(self.base.forward).parameters
         self.max_tokens = _max_tokens(model.config)
-        self.layers = [_Layer(layer) for layer in self.base.encoder.layer] if self._can_pack() else []
+        dtype = torch.bfloat16 if self.in_bf16 else torch.float32
+        self.layers = [_Layer(layer, dtype) for layer in self.base.encoder.layer] if self._can_pack() else []
 
     @property
     def is_packed(self) -> bool:
@@ -283,20 +284,20 @@ class _Batch(NamedTuple):
 class _Layer:
     """One layer of a BERT-shaped encoder over packed tokens, with query, key and value as one product."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, dtype: torch.dtype) -> None:
         attention = layer.attention.self
         self.heads: int = attention.num_attention_heads
         parts = (attention.query, attention.key, attention.value)
         self.qkv_weight = torch.cat([part.weight.detach() for part in parts])
         self.qkv_bias = torch.cat([part.bias.detach() for part in parts])
-        self.out, self.out_norm = layer.attention.output.dense, layer.attention.output.LayerNorm
-        self.up, self.activation = layer.intermediate.dense, layer.intermediate.intermediate_act_fn
-        self.down, self.down_norm = layer.output.dense, layer.output.LayerNorm
-        if type(self.activation).__name__ == "GELUActivation":  # exact: the same in place saves a pass over memory
-            self.activation = torch.ops.aten.gelu_
+        self.qkv = _linear(self.qkv_weight, self.qkv_bias, dtype)
+        attended, up, down = layer.attention.output, layer.intermediate, layer.output
+        self.out, self.out_norm = _linear(attended.dense.weight, attended.dense.bias, dtype), attended.LayerNorm
+        self.up = _linear(up.dense.weight, up.dense.bias, dtype, up.intermediate_act_fn)
+        self.down, self.down_norm = _linear(down.dense.weight, down.dense.bias, dtype), down.LayerNorm
 
     def __call__(self, hidden_TH: Tensor, groups: list[_Group]) -> Tensor:
-        qkv_T3H = F.linear(hidden_TH, self.qkv_weight, self.qkv_bias)
+        qkv_T3H = self.qkv(hidden_TH)
         attended = []
         for group in groups:
             query, key, value = qkv_T3H[group.tokens].view(*group.shape, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
@@ -327,4 +328,23 @@ class _Layer:
 
     def _feed_forward(self, attended_TH: Tensor, hidden_TH: Tensor) -> Tensor:
         hidden_TH = self.out_norm(self.out(attended_TH) + hidden_TH)
-        return self.down_norm(self.down(self.activation(self.up(hidden_TH))) + hidden_TH)
+        return self.down_norm(self.down(self.up(hidden_TH)) + hidden_TH)
+
+
+def _linear(weight: Tensor, bias: Tensor, dtype: torch.dtype, activation: Any = None) -> Callable[[Tensor], Tensor]:
+    """A linear layer without gradients, and an activation. Where torch has oneDNN, a copy of the weights is laid out for its
+    products, which makes these a tenth faster; an exact GELU is part of them, and bf16 is not rounded to in each batch anew.
+    """
+    weight, bias = weight.detach().to(dtype), bias.detach().to(dtype)
+    is_gelu = type(activation).__name__ == "GELUActivation"
+    after = "gelu" if is_gelu else "none"
+    if not torch.backends.mkldnn.is_available():
+        activation = torch.ops.aten.gelu_ if is_gelu else activation or (lambda found: found)  # in place: a pass less
+        return lambda tokens: activation(F.linear(tokens, weight, bias))
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, CPU_TOKENS)
+
+    def run(tokens: Tensor) -> Tensor:
+        found = torch.ops.mkldnn._linear_pointwise(tokens.to(dtype), packed, bias, after, [], "none")
+        return found if is_gelu or activation is None else activation(found)
+
+    return run

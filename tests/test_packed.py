@@ -117,6 +117,16 @@ def test_budget_and_company_change_results_by_rounding_alone(name, relative):
     np.testing.assert_allclose(PackedEncoder(model).score(rows[3:4]), wanted[3:4], **rounding)
 
 
+@pytest.mark.parametrize("name", ["bert", "bert with relu"])
+def test_a_torch_without_onednn_gives_the_same(monkeypatch, name):
+    model = make(name)
+    rows = rows_of(model)
+    wanted = PackedEncoder(model).score(rows)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", None)  # nor is it called
+    np.testing.assert_allclose(PackedEncoder(model).score(rows), wanted, atol=1e-5)
+
+
 def test_the_same_list_gives_the_same_bits():
     model = make("bert")
     rows = rows_of(model)
