@@ -1,8 +1,10 @@
-"""The command line. Exit status: 0 done, 2 the user's input is wrong, 1 it failed, 130 interrupted."""
+"""The command line. Exit status: 0 done, 2 the user's input is wrong, 1 failed, 130 interrupted, 143 told to end (SIGTERM)."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -409,7 +411,7 @@ def config_schema() -> None:
     print(json.dumps(Config.model_json_schema(), indent=2))
 
 
-INTERRUPTED = 130
+INTERRUPTED, TOLD_TO_END = 130, 143
 LOST = {"RayActorError", "LocalRayletDiedError", "NodeDiedError", "ObjectLostError", "RpcError", "WorkerCrashedError"}
 
 
@@ -468,7 +470,28 @@ def job(command: str, arguments: list[str]) -> int:
             raise KeyboardInterrupt
         raise SystemExit(status)
 
-    return guarded(call)
+    with sigterm_as_ctrl_c() as received:
+        status = guarded(call)
+    return TOLD_TO_END if status == INTERRUPTED and received else status
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[list[int]]:
+    """What Kubernetes, Slurm and `raydist jobs stop` send ends a command in the same way; the signals that came."""
+    received: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def main() -> None:

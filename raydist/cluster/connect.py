@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -45,6 +47,16 @@ class Cluster:
 
         if ray.is_initialized():
             return
+        at_sigterm = signal.getsignal(signal.SIGTERM)
+        try:
+            self._start()
+        finally:  # Ray's own would print a stack and abort
+            if callable(at_sigterm) and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, at_sigterm)
+
+    def _start(self) -> None:
+        import ray
+
         address = self.config.address or os.environ.get("RAY_ADDRESS")
         level = logging.INFO if self.verbose else logging.ERROR
         quiet = {"log_to_driver": self.verbose, "logging_level": level}

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -44,6 +45,35 @@ def test_training_starts_no_process_that_it_has_no_use_for():
     assert names(Trainer(print, local=True)) == whole - {CLEANER, DATASETS}
     assert names(Trainer(print, local=False)) == whole - {DATASETS}
     assert callable(TorchTrainer._register_sigint_handler)
+
+
+WAITS = """
+import sys, time, typer
+from raydist import cli
+from raydist.cluster.connect import Cluster
+from raydist.config import ClusterConfig
+
+@cli.app.command()
+def wait() -> None:
+    with Cluster(ClusterConfig()) as cluster:
+        cluster.start()
+        print("ready", flush=True)
+        time.sleep(600)
+
+sys.exit(cli.job("wait", []))
+"""
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    command = subprocess.Popen(
+        [sys.executable, "-c", WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert command.stdout is not None
+    assert any(line == "ready\n" for line in command.stdout)
+    command.terminate()
+    _, errors = command.communicate(timeout=60)
+    assert (errors, command.returncode) == ("interrupted; the same command goes on where this one stopped\n", 143)
 
 
 @pytest.mark.parametrize("failures", [1, 3])
