@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
@@ -480,9 +481,12 @@ def sigterm_as_ctrl_c() -> Iterator[list[int]]:
     """What Kubernetes, Slurm and `raydist jobs stop` send ends a command in the same way; the signals that came."""
     received: list[int] = []
 
-    def stop(number: int, _: object) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        raise KeyboardInterrupt
+        at_ctrl_c = signal.getsignal(signal.SIGINT)  # of asyncio, where that runs
+        if not callable(at_ctrl_c):
+            raise KeyboardInterrupt
+        at_ctrl_c(signal.SIGINT, frame)
 
     if threading.current_thread() is not threading.main_thread():
         yield received

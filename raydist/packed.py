@@ -134,7 +134,8 @@ class PackedEncoder:
         self.takes_types = "token_type_ids" in inspect.signature(self.base.forward).parameters
         self.max_tokens = _max_tokens(model.config)
         dtype = torch.bfloat16 if self.in_bf16 else torch.float32
-        self.layers = [_Layer(layer, dtype) for layer in self.base.encoder.layer] if self._can_pack() else []
+        found = list(self.base.encoder.layer) if self._can_pack() else []
+        self.layers = [_Layer(layer, dtype, is_last=layer is found[-1]) for layer in found]
 
     @property
     def is_packed(self) -> bool:
@@ -284,13 +285,14 @@ class _Batch(NamedTuple):
 class _Layer:
     """One layer of a BERT-shaped encoder over packed tokens, with query, key and value as one product."""
 
-    def __init__(self, layer: Any, dtype: torch.dtype) -> None:
+    def __init__(self, layer: Any, dtype: torch.dtype, *, is_last: bool) -> None:
         attention = layer.attention.self
         self.heads: int = attention.num_attention_heads
         parts = (attention.query, attention.key, attention.value)
-        self.qkv_weight = torch.cat([part.weight.detach() for part in parts])
-        self.qkv_bias = torch.cat([part.bias.detach() for part in parts])
-        self.qkv = _linear(self.qkv_weight, self.qkv_bias, dtype)
+        weight = torch.cat([part.weight.detach() for part in parts])
+        bias = torch.cat([part.bias.detach() for part in parts])
+        self.qkv = _linear(weight, bias, dtype)
+        self.for_first_tokens = (weight.to(dtype), bias) if is_last else None
         attended, up, down = layer.attention.output, layer.intermediate, layer.output
         self.out, self.out_norm = _linear(attended.dense.weight, attended.dense.bias, dtype), attended.LayerNorm
         self.up = _linear(up.dense.weight, up.dense.bias, dtype, up.intermediate_act_fn)
@@ -312,7 +314,8 @@ class _Layer:
         a key's bias adds the same to all scores, which softmax removes; a value's bias passes through the mean.
         """
         hidden = hidden_TH.shape[1]
-        (w_query, w_key, w_value), (b_query, _, b_value) = self.qkv_weight.chunk(3), self.qkv_bias.chunk(3)
+        assert self.for_first_tokens is not None
+        (w_query, w_key, w_value), (b_query, _, b_value) = (of.chunk(3) for of in self.for_first_tokens)
         starts = [torch.arange(group.tokens.start, group.tokens.stop, group.shape[1]) for group in groups]
         first_NH = hidden_TH[torch.cat(starts)]
         query_AND = F.linear(first_NH, w_query, b_query).view(len(first_NH), self.heads, -1).transpose(0, 1)
@@ -338,7 +341,9 @@ def _linear(weight: Tensor, bias: Tensor, dtype: torch.dtype, activation: Any = 
     weight, bias = weight.detach().to(dtype), bias.detach().to(dtype)
     is_gelu = type(activation).__name__ == "GELUActivation"
     after = "gelu" if is_gelu else "none"
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available() or (
+        dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    ):
         activation = torch.ops.aten.gelu_ if is_gelu else activation or (lambda found: found)  # in place: a pass less
         return lambda tokens: activation(F.linear(tokens, weight, bias))
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, CPU_TOKENS)

@@ -1,9 +1,12 @@
 """Commands that need neither Ray nor torch, called in this process."""
 
+import os
+import signal
+
 import pytest
 from typer.testing import CliRunner
 
-from raydist.cli import app, guarded, job
+from raydist.cli import app, guarded, job, sigterm_as_ctrl_c
 
 
 @pytest.fixture
@@ -86,6 +89,22 @@ def test_a_lost_cluster_is_told_in_two_lines_and_an_error_of_ones_own_with_its_t
         assert "Traceback" not in told
     for own in (ActorDiedError(RayTaskError("build", "its trace", KeyError("x"), actor_repr="A")), KeyError("x")):
         assert "Traceback" in fail_with(own)
+
+
+def test_sigterm_goes_the_way_of_ctrl_c_also_where_something_else_listens_to_that():
+    """As asyncio does, which `submit` follows a log with."""
+    heard, before = [], signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    at_first = signal.getsignal(signal.SIGTERM)
+    try:
+        with sigterm_as_ctrl_c() as received:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert (heard, received) == ([signal.SIGINT], [signal.SIGTERM])
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with pytest.raises(KeyboardInterrupt), sigterm_as_ctrl_c():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert signal.getsignal(signal.SIGTERM) == at_first
 
 
 def test_ctrl_c_is_status_130_whatever_the_command_does(monkeypatch, capsys, tmp_path):

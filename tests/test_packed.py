@@ -127,6 +127,16 @@ def test_a_torch_without_onednn_gives_the_same(monkeypatch, name):
     np.testing.assert_allclose(PackedEncoder(model).score(rows), wanted, atol=1e-5)
 
 
+def test_bf16_works_on_a_processor_that_onednn_has_no_bf16_for(monkeypatch):
+    model = make("bert")
+    rows = rows_of(model)
+    wanted = PackedEncoder(model).score(rows)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+    emulated = PackedEncoder(model, precision="bf16").score(rows)
+    np.testing.assert_allclose(emulated, wanted, atol=0.2)
+
+
 def test_the_same_list_gives_the_same_bits():
     model = make("bert")
     rows = rows_of(model)

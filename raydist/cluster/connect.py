@@ -50,7 +50,11 @@ class Cluster:
         at_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             self._start()
-        finally:  # Ray's own would print a stack and abort
+        except SystemExit as stop:  # by Ray's own handler, which is there while Ray starts
+            if stop.code == signal.SIGTERM and callable(at_sigterm):
+                at_sigterm(signal.SIGTERM, None)
+            raise
+        finally:  # Ray's own would print a stack and abort later
             if callable(at_sigterm) and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, at_sigterm)
 

@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -55,9 +56,12 @@ from raydist.training.cores import bf16_instructions
 FORMAT = 2
 FAISS_FILE = "faiss.index"
 SMALL_SHARD = 2_000  # rows; below it faiss has too little to learn from, and an exact search is as fast
-QUESTION_BLOCK, ROW_BLOCK = 1_024, 1_024  # of one matrix product: so that it stays in the cache until the best are taken
-COARSE_QUESTIONS = 64  # from so many on, products in bf16 are worth rounding the vectors for
+SMALL_BLOCK = 1_024, 1_024  # questions and rows of a matrix product that stays in the cache until compiled loops have read it
+LARGE_BLOCK = 256, 8_192  # where each block costs calls of its own, or there are few questions
+MANY_QUESTIONS = 64  # from so many on, products in bf16 are worth rounding the vectors for
 COARSE_NORMS = 1e-15, 1e15  # of vectors whose products in bf16 neither overflow nor vanish
+OVERFLOW, UNDERFLOW = 1e37, 2.0**-126  # of products and sums in float32
+LIST_ROWS = 2**23  # proposed at once, for all questions
 
 Kind = Literal["flat", "ivf", "hnsw", "pq"]
 
@@ -302,7 +306,7 @@ class DenseIndex(OpenShards):
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._dot = compiled(_dot_loops) or _dot_numpy
         self._keep = compiled(_keep_loops) if torch.device(self.device).type == "cpu" else None
-        self._can_be_coarse = self._keep is not None and bf16_instructions() is not None
+        self._has_bf16 = self._keep is not None and torch.backends.mkldnn.is_available() and bf16_instructions() is not None
         self._largest_norm = max((shard.largest_norm for shard in self.shards), default=0.0)
         search = search or DenseSearch(**facts["search"])
         self._faiss = {at: shard.open_faiss(search) for at, shard in enumerate(self.shards) if shard.has_faiss}
@@ -314,7 +318,7 @@ class DenseIndex(OpenShards):
         return cls(folder, shards, **options)
 
     def search(
-        self, queries: np.ndarray, k: int = 10, *, question_block: int = QUESTION_BLOCK, row_block: int = ROW_BLOCK
+        self, queries: np.ndarray, k: int = 10, *, question_block: int | None = None, row_block: int | None = None
     ) -> Hits:
         """The k best rows of the open shards for each query vector, best first; ties by sentence id."""
         queries = np.ascontiguousarray(queries, np.float32)
@@ -326,52 +330,61 @@ class DenseIndex(OpenShards):
             raise InputError(f"query {int(np.flatnonzero(~np.isfinite(queries).all(1))[0])} is not finite")
         hits = Hits(np.full((len(queries), k), -1, np.int64), np.zeros((len(queries), k), np.float32))
         total = int(self.first_row[-1])
-        waiting = np.arange(len(queries) if total else 0)
         norms = np.sqrt(np.einsum("qd,qd->q", queries, queries, dtype=np.float64))
-        is_coarse = self._can_be_coarse and min(len(queries), question_block) >= COARSE_QUESTIONS
-        for norm in (self._largest_norm, norms.min(initial=1), norms.max(initial=1)):
-            is_coarse = is_coarse and COARSE_NORMS[0] < norm < COARSE_NORMS[1]
-        width = k + max(16, k // 8)
-        while len(waiting):
-            asked, dtype = queries[waiting], torch.bfloat16 if is_coarse else torch.float32
+        pending = [(np.arange(len(queries) if total else 0), self._can_be_coarse(norms), k + max(16, k // 8))]
+        while pending:
+            waiting, is_coarse, width = pending.pop()
+            default = SMALL_BLOCK if self._keep and len(waiting) >= MANY_QUESTIONS else LARGE_BLOCK
+            block = question_block or default[0], row_block or default[1]
+            is_coarse = is_coarse and min(len(waiting), block[0]) >= MANY_QUESTIONS
             room = min(total, k + max(64, k) if is_coarse else width)
-            scores, rows = self._propose(asked, room, question_block, row_block, dtype)
+            at_once = max(1, LIST_ROWS // room)
+            if len(waiting) > at_once:
+                parts = np.split(waiting, range(at_once, len(waiting), at_once))
+                pending += [(part, is_coarse, width) for part in parts]
+                continue
+            asked, dtype = queries[waiting], torch.bfloat16 if is_coarse else torch.float32
+            scores, rows = self._propose(asked, room, block, dtype)
             if self._faiss or room >= total:
                 is_settled = np.ones(len(waiting), bool)
             else:
                 kth, last = scores[:, k - 1 : k], scores[:, -1:]
                 slack = 2 * _product_error(asked, norms[waiting], dtype)[:, None] * self._largest_norm
+                slack += 2 * (self.dimension + 2) * UNDERFLOW
                 if is_coarse:  # the product itself is rounded, too
-                    slack = slack + 2 * 2.0**-8 * np.maximum(abs(kth), abs(last))
-                is_settled = (last < kth - slack)[:, 0]
+                    slack += 2 * 2.0**-8 * np.maximum(abs(kth), abs(last))
+                is_settled = (last < kth - slack)[:, 0] & (norms[waiting] * self._largest_norm < OVERFLOW)
                 rows = np.where(scores < kth - slack, -1, rows)  # too far below to be among the best
                 rows = rows[:, : max(k, int((rows[is_settled] >= 0).sum(1).max(initial=0)))]
             self._settle(hits, waiting[is_settled], asked[is_settled], rows[is_settled], k)
-            waiting = waiting[~is_settled]  # many rows with nearly the same score
-            width = width if is_coarse else width * 4
-            is_coarse = False
+            if not is_settled.all():  # many rows with nearly the same score
+                pending.append((waiting[~is_settled], False, width if is_coarse else width * 4))
         return hits
+
+    def _can_be_coarse(self, norms: np.ndarray) -> bool:
+        """Whether products in bf16 may propose. With faiss they may not: what it proposes is taken without a second look."""
+        given = [self._largest_norm, *(found(norms[norms > 0], initial=1) for found in (np.min, np.max))]
+        return self._has_bf16 and not self._faiss and all(COARSE_NORMS[0] < norm < COARSE_NORMS[1] for norm in given)
 
     def products(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The score of one row for each query vector, as ``search`` would give it."""
         return self._final_scores(np.ascontiguousarray(queries, np.float32), np.asarray(rows, np.int64)[:, None])[:, 0]
 
     def _propose(
-        self, queries: np.ndarray, width: int, question_block: int, row_block: int, dtype: torch.dtype
+        self, queries: np.ndarray, width: int, block: tuple[int, int], dtype: torch.dtype
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows that are likely the best and their rounded scores, best first, [Q, width]; row -1 where there are fewer."""
-        best = (
-            _CompiledBest(len(queries), width, dtype, self._keep)
-            if self._keep
-            else _Best(len(queries), width, torch.device(self.device))
-        )
-        queries_QD = torch.from_numpy(queries).to(self.device, dtype)
-        blocks = max(1, -(-len(queries) // question_block))
+        device, threads = torch.device(self.device), torch.get_num_threads()
+        queries_QD = torch.from_numpy(queries).to(device, dtype)
+        blocks = max(1, -(-len(queries) // block[0]))
         bounds = [len(queries) * at // blocks for at in range(blocks + 1)]
-        for first_row, block_RD in self._exact_blocks(row_block):
-            block_RD = block_RD.to(dtype)
-            for start, end in pairwise(bounds):
-                best.add(slice(start, end), queries_QD[start:end] @ block_RD.T, first_row)
+        with ThreadPoolExecutor(threads) as pool, torch.autocast(device.type, enabled=False):
+            keep = partial(_in_threads, pool, threads, self._keep) if self._keep else None
+            best = _CompiledBest(len(queries), width, dtype, keep) if keep else _Best(len(queries), width, device)
+            for first_row, block_RD in self._exact_blocks(block[1]):
+                block_RD = block_RD.to(dtype)
+                for start, end in pairwise(bounds):
+                    best.add(slice(start, end), queries_QD[start:end] @ block_RD.T, first_row)
         scores, rows = best.in_order()
         for at, index in self._faiss.items():
             found_scores, found = index.search(queries, min(width, self.shards[at].num_rows))
@@ -407,11 +420,10 @@ class DenseIndex(OpenShards):
     def _final_scores(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         scores_QK = np.full(rows.shape, -np.inf, np.float32)
         threads = torch.get_num_threads()
-        bounds = [len(queries) * at // threads for at in range(threads + 1)]
         with ThreadPoolExecutor(threads) as pool:
             for at, shard in enumerate(self.shards):
                 given = (np.asarray(shard.vectors), int(self.first_row[at]), queries, rows, scores_QK)
-                list(pool.map(lambda first, last: self._dot(*given, first, last), bounds, bounds[1:]))  # noqa: B023
+                _in_threads(pool, threads, self._dot, len(queries), *given)
         return scores_QK
 
     def _order(self, scores_QK: np.ndarray, rows_QK: np.ndarray) -> np.ndarray:
@@ -430,6 +442,12 @@ class DenseIndex(OpenShards):
         ids = self._ids(np.take_along_axis(rows_QK, order, 1)[is_tied])
         place[is_tied] = np.argsort(pc.array_sort_indices(ids).to_numpy(), kind="stable")
         return np.take_along_axis(order, np.lexsort((place, -ranked), axis=1), 1)
+
+
+def _in_threads(pool: ThreadPoolExecutor, threads: int, loops: Callable[..., None], questions: int, *given: Any) -> None:
+    """Call it for all questions, a share of them in each thread."""
+    bounds = [questions * at // threads for at in range(threads + 1)]
+    list(pool.map(lambda first, last: loops(*given, first, last), bounds, bounds[1:]))
 
 
 def _dot_numpy(
@@ -541,17 +559,13 @@ class _CompiledBest:
         self.rows = np.full((questions, 2 * width), -1, np.int64)
         self.filled = np.zeros(questions, np.int64)
         self.least = self.codes[:, 0].copy()  # what one must be above
-        self.threads = torch.get_num_threads()
-        self.pool = ThreadPoolExecutor(self.threads)
 
     def add(self, mine: slice, products_QR: Tensor, first_row: int) -> None:
         codes = products_QR.view(self.integers).numpy()
-        given = (codes, first_row, self.codes[mine], self.rows[mine], self.filled[mine], self.least[mine], self.width)
-        bounds = [len(codes) * at // self.threads for at in range(self.threads + 1)]
-        list(self.pool.map(lambda first, last: self.keep(*given, first, last), bounds, bounds[1:]))
+        kept = self.codes[mine], self.rows[mine], self.filled[mine], self.least[mine]
+        self.keep(len(codes), codes, first_row, *kept, self.width)
 
     def in_order(self) -> tuple[np.ndarray, np.ndarray]:
-        self.pool.shutdown()
         best = torch.from_numpy(self.codes).topk(self.width)
         rows = np.take_along_axis(self.rows, best.indices.numpy(), 1)
         flip = torch.iinfo(self.integers).max

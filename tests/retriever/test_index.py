@@ -2,6 +2,8 @@
 
 import json
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import faiss
@@ -19,6 +21,7 @@ from raydist.retriever.index import (
     _CompiledBest,
     _dot_loops,
     _dot_numpy,
+    _in_threads,
     _keep_loops,
     _product_error,
     build_index,
@@ -134,7 +137,7 @@ def test_rows_that_rounding_cannot_tell_apart_are_all_looked_at(tmp_path):
 def coarse_and_fine(folder, queries, k, **options):
     """Hits with products in bf16 and in float32, and the types of the products that the first took."""
     coarse, fine = DenseIndex.open(folder, device="cpu"), DenseIndex.open(folder, device="cpu")
-    coarse._can_be_coarse, fine._can_be_coarse = True, False
+    coarse._has_bf16, fine._has_bf16 = True, False
     taken, propose = [], coarse._propose
     coarse._propose = lambda asked, room, *more: taken.append((len(asked), more[-1])) or propose(asked, room, *more)
     return coarse.search(queries, k, **options), fine.search(queries, k, **options), taken
@@ -195,7 +198,7 @@ def test_the_compiled_list_of_the_best_is_that_of_a_full_sort(dtype):
     products = torch.randn(9, 3000, generator=generator).to(dtype)
     products[3] = products[3].abs().neg()
     products[4] = 0.25
-    best = _CompiledBest(9, 40, dtype, compiled(_keep_loops))
+    best = _CompiledBest(9, 40, dtype, partial(_in_threads, ThreadPoolExecutor(2), 2, compiled(_keep_loops)))
     for start, end in ((0, 30), (30, 31), (31, 1500), (1500, 3000)):
         for mine in (slice(0, 4), slice(4, 9)):
             best.add(mine, products[mine, start:end].contiguous(), 100 + start)
@@ -206,12 +209,71 @@ def test_the_compiled_list_of_the_best_is_that_of_a_full_sort(dtype):
 
 
 def test_the_compiled_list_says_where_there_are_fewer():
-    best = _CompiledBest(2, 5, torch.float32, compiled(_keep_loops))
+    best = _CompiledBest(2, 5, torch.float32, partial(_in_threads, ThreadPoolExecutor(1), 1, compiled(_keep_loops)))
     best.add(slice(0, 2), torch.tensor([[1.0, -2.0], [0.5, 3.0]]), 7)
     scores, rows = best.in_order()
     assert rows[:, :2].tolist() == [[7, 8], [8, 7]]
     assert (rows[:, 2:] == -1).all()
     assert np.isneginf(scores[:, 2:]).all()
+
+
+@pytest.mark.parametrize("settings", [DenseSettings("pq", nlist=20, pq_m=8, pq_bits=6), DenseSettings("ivf", nlist=20)])
+def test_what_faiss_finds_does_not_depend_on_how_many_ask(tmp_path, settings):
+    """Nor is a shard that is too small for it searched less exactly."""
+    rng = np.random.default_rng(6)
+    vectors = unit(rng, 4000, 32)
+    vectors[2500:] = vectors[2500] * (1 + 1e-5 * np.arange(1500)[:, None]).astype(np.float32)
+    ids = [f"{number:05d}" for number in range(4000)]
+    build_shard(tmp_path / "shard-00000", ids[:2500], vectors[:2500], settings)
+    build_shard(tmp_path / "shard-00001", ids[2500:], vectors[2500:], settings)
+    publish_index(tmp_path, ["shard-00000", "shard-00001"])
+    index = DenseIndex.open(tmp_path, device="cpu")
+    index._has_bf16 = True
+    queries = np.concatenate([np.repeat(vectors[2500:2501], 40, axis=0), unit(rng, 40, 32)])
+    many, few = index.search(queries, K), index.search(queries[:60], K)
+    np.testing.assert_array_equal(many.rows[:60], few.rows)
+    np.testing.assert_array_equal(many.rows[0], np.arange(3999, 3989, -1))
+
+
+def test_products_that_overflow_or_vanish_in_float32_hide_no_row(tmp_path):
+    """By hand: sums of terms that are too large on the way, though they are not in the end; terms that are nothing each."""
+    large = np.zeros((200, 64), np.float32)
+    large[:, 0] = np.linspace(0.1, 0.9, 200)
+    large[7] = np.repeat([10, -10], 32)
+    large[7, 0] = 10.95
+    small = np.zeros((200, 64), np.float32)
+    small[:, 0] = np.linspace(1e-20, 4e-20, 200)
+    small[7] = 0.45e-20
+    for name, vectors, value in (("large", large, 1e38), ("small", small, 1e-25)):
+        build_index(tmp_path / name, [f"{number:03d}" for number in range(200)], vectors)
+        for questions in (1, 80):
+            hits = DenseIndex.open(tmp_path / name, device="cpu").search(np.full((questions, 64), value, np.float32), 1)
+            assert (hits.rows == 7).all(), (name, questions)
+
+
+def test_a_search_inside_autocast_is_none_of_its_business(corpus, tmp_path):
+    ids, vectors, queries = corpus
+    build_index(tmp_path, ids, vectors)
+    index = DenseIndex.open(tmp_path, device="cpu")
+    wanted = index.search(queries, K)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = index.search(queries, K)
+    np.testing.assert_array_equal(found.rows, wanted.rows)
+
+
+def test_many_questions_are_asked_in_parts(corpus, tmp_path, monkeypatch):
+    ids, vectors, _ = corpus
+    build_index(tmp_path, ids, vectors)
+    queries = unit(np.random.default_rng(7), 300, 24)
+    queries[::50] = 0  # all rows are as good: each of these needs room for all of them
+    wanted = DenseIndex.open(tmp_path, device="cpu").search(queries, K)
+    monkeypatch.setattr(dense, "LIST_ROWS", 7_000)
+    coarse, fine, taken = coarse_and_fine(tmp_path, queries, K)
+    for hits in (coarse, fine):
+        np.testing.assert_array_equal(hits.rows, wanted.rows)
+        np.testing.assert_array_equal(hits.scores, wanted.scores)
+    assert max(number for number, _ in taken) <= 7_000 // 74
+    assert {kind for _, kind in taken} == {torch.bfloat16, torch.float32}
 
 
 def test_exact_search_agrees_with_faiss(tmp_path):
