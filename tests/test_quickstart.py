@@ -38,7 +38,7 @@ def test_the_quickstart_reads_and_retrieves_well_and_does_nothing_twice(tmp_path
     methods = ("bm25", "untrained", "gold", "gold_silver", "gold_silver_weighted", "reranked")
     score = {method: retrieval[f"retrieval.sample.{method}.MRR@100"] for method in methods}
     assert score["gold"] > score["untrained"] > score["bm25"], "training helps"
-    assert score["gold_silver_weighted"] > score["bm25"]  # more than that depends on the seed: docs/results.md
+    assert score["gold_silver_weighted"] > score["untrained"], "also on mined pairs"
     assert retrieval["mining.silver"] > 0
     report = (tmp_path / "runs/report.html").read_text()
     assert "quickstart: scores" in report
