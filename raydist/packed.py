@@ -33,6 +33,7 @@ Pooling = Literal["cls", "mean"]
 Ids = Sequence[int]
 
 CPU_TOKENS, GPU_TOKENS = 1024, 16_384  # of a batch; on a CPU more fall out of the cache
+PLAIN_ATTENTION = 96  # tokens of a sequence, at most
 FIRST_POSITION = {"bert": 0, "roberta": 1, "xlm-roberta": 1, "camembert": 1}  # packed kinds; 1: counted from the padding id
 
 
@@ -291,21 +292,22 @@ class _Layer:
         parts = (attention.query, attention.key, attention.value)
         weight = torch.cat([part.weight.detach() for part in parts])
         bias = torch.cat([part.bias.detach() for part in parts])
-        self.qkv = _linear(weight, bias, dtype)
+        scale_3H1 = torch.ones(len(weight), 1)  # of attention, as part of the query
+        scale_3H1[: len(weight) // 3] = attention.attention_head_size**-0.5
+        self.qkv = _Linear(weight * scale_3H1, bias * scale_3H1[:, 0], dtype)
         self.for_first_tokens = (weight.to(dtype), bias) if is_last else None
         attended, up, down = layer.attention.output, layer.intermediate, layer.output
-        self.out, self.out_norm = _linear(attended.dense.weight, attended.dense.bias, dtype), attended.LayerNorm
-        self.up = _linear(up.dense.weight, up.dense.bias, dtype, up.intermediate_act_fn)
-        self.down, self.down_norm = _linear(down.dense.weight, down.dense.bias, dtype), down.LayerNorm
+        self.out, self.out_norm = _Linear(attended.dense.weight, attended.dense.bias, dtype), attended.LayerNorm
+        self.up = _Linear(up.dense.weight, up.dense.bias, dtype, up.intermediate_act_fn)
+        self.down, self.down_norm = _Linear(down.dense.weight, down.dense.bias, dtype), down.LayerNorm
 
     def __call__(self, hidden_TH: Tensor, groups: list[_Group]) -> Tensor:
         qkv_T3H = self.qkv(hidden_TH)
-        attended = []
+        attended_TH = qkv_T3H.new_empty(hidden_TH.shape)
         for group in groups:
-            query, key, value = qkv_T3H[group.tokens].view(*group.shape, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-            attended_NALD = F.scaled_dot_product_attention(query, key, value)
-            attended.append(attended_NALD.transpose(1, 2).reshape(-1, hidden_TH.shape[1]))
-        return self._feed_forward(attended[0] if len(attended) == 1 else torch.cat(attended), hidden_TH)
+            qkv_3NALD = qkv_T3H[group.tokens].view(*group.shape, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            attended_TH[group.tokens].view(*group.shape, self.heads, -1).copy_(_attend(qkv_3NALD).transpose(1, 2))
+        return self._feed_forward(attended_TH, hidden_TH)
 
     def first_tokens(self, hidden_TH: Tensor, groups: list[_Group]) -> Tensor:
         """The layer's output for the first token of each sequence, [N, H].
@@ -330,26 +332,47 @@ class _Layer:
         return self._feed_forward(attended_AND.transpose(0, 1).reshape(-1, hidden) + b_value, first_NH)
 
     def _feed_forward(self, attended_TH: Tensor, hidden_TH: Tensor) -> Tensor:
-        hidden_TH = self.out_norm(self.out(attended_TH) + hidden_TH)
-        return self.down_norm(self.down(self.up(hidden_TH)) + hidden_TH)
+        hidden_TH = self.out_norm(self.out(attended_TH, plus=hidden_TH))
+        return self.down_norm(self.down(self.up(hidden_TH), plus=hidden_TH))
 
 
-def _linear(weight: Tensor, bias: Tensor, dtype: torch.dtype, activation: Any = None) -> Callable[[Tensor], Tensor]:
-    """A linear layer without gradients, and an activation. Where torch has oneDNN, a copy of the weights is laid out for its
-    products, which makes these a tenth faster; an exact GELU is part of them, and bf16 is not rounded to in each batch anew.
+def _attend(qkv_3NALD: Tensor) -> Tensor:
+    """Attention within sequences of equal length, [N, A, L, D], of queries that are scaled already. Short ones in float32 by
+    plain products: torch's own attention, made for long ones, takes about twice as long for a sentence.
     """
-    weight, bias = weight.detach().to(dtype), bias.detach().to(dtype)
-    is_gelu = type(activation).__name__ == "GELUActivation"
-    after = "gelu" if is_gelu else "none"
-    if not torch.backends.mkldnn.is_available() or (
-        dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    ):
-        activation = torch.ops.aten.gelu_ if is_gelu else activation or (lambda found: found)  # in place: a pass less
-        return lambda tokens: activation(F.linear(tokens, weight, bias))
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, CPU_TOKENS)
+    sequences, heads, length = qkv_3NALD.shape[1:4]
+    if length > PLAIN_ATTENTION or qkv_3NALD.dtype != torch.float32:
+        return F.scaled_dot_product_attention(*qkv_3NALD, scale=1.0)
+    query, key, value = qkv_3NALD.reshape(3, sequences * heads, length, -1)
+    share = torch.bmm(query, key.transpose(1, 2)).softmax(2)
+    return torch.bmm(share, value).view(sequences, heads, length, -1)
 
-    def run(tokens: Tensor) -> Tensor:
-        found = torch.ops.mkldnn._linear_pointwise(tokens.to(dtype), packed, bias, after, [], "none")
-        return found if is_gelu or activation is None else activation(found)
 
-    return run
+class _Linear:
+    """A linear layer without gradients, then an activation, or the sum with ``plus``. Where torch has oneDNN, a copy of the
+    weights is laid out for its products, which makes these a tenth faster; an exact GELU and, in float32, the sum are part of
+    them, and bf16 is not rounded to in each batch anew.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, activation: Any = None) -> None:
+        self.weight, self.bias, self.activation = weight.detach().to(dtype), bias.detach().to(dtype), activation
+        self.is_gelu = type(activation).__name__ == "GELUActivation"
+        self.by_onednn = torch.backends.mkldnn.is_available() and (
+            dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        )
+        if self.by_onednn:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, CPU_TOKENS)
+
+    def __call__(self, tokens: Tensor, plus: Tensor | None = None) -> Tensor:
+        is_sum = plus is not None and self.bias.dtype == plus.dtype
+        if not self.by_onednn:
+            found = F.linear(tokens, self.weight, self.bias)
+            found = torch.ops.aten.gelu_(found) if self.is_gelu else found  # in place: a pass less
+        elif is_sum:
+            return torch.ops.mkldnn._linear_pointwise.binary(tokens, plus, self.weight, self.bias, "add")
+        else:
+            after = "gelu" if self.is_gelu else "none"
+            tokens = tokens.to(self.bias.dtype)
+            found = torch.ops.mkldnn._linear_pointwise(tokens, self.weight, self.bias, after, [], "none")
+        found = found if self.activation is None or self.is_gelu else self.activation(found)
+        return found if plus is None else found + plus

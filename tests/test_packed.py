@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
@@ -17,6 +18,7 @@ from transformers import (
     XLMRobertaForSequenceClassification,
 )
 
+from raydist import packed
 from raydist.errors import InputError
 from raydist.models import model_folder
 from raydist.packed import PackedEncoder, PairFormat, cut_by_tokens, cut_longer_first, load_for_inference, tokenize
@@ -88,6 +90,22 @@ def test_scores_equal_the_plain_model(name):
     assert wanted.std(0).min() > 0.05  # else all would pass
     np.testing.assert_allclose(encoder.score(rows), wanted, atol=1e-5)
     assert encoder.score(rows).dtype == np.float32
+
+
+def test_attention_of_short_and_long_sequences_is_the_same(monkeypatch):
+    model = make("bert")
+    rows = rows_of(model)
+    wanted = np.array([plain(model, row)[0] for row in rows])
+    torchs_own, lengths = F.scaled_dot_product_attention, set()
+
+    def watched(query, *others, **settings):
+        lengths.add(query.shape[2])
+        return torchs_own(query, *others, **settings)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(packed, "PLAIN_ATTENTION", 8)
+    np.testing.assert_allclose(PackedEncoder(model).score(rows), wanted, atol=1e-5)
+    assert lengths == {21, 40}
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
