@@ -342,7 +342,8 @@ def _attend(qkv_3NALD: Tensor) -> Tensor:
     """
     sequences, heads, length = qkv_3NALD.shape[1:4]
     if length > PLAIN_ATTENTION or qkv_3NALD.dtype != torch.float32:
-        return F.scaled_dot_product_attention(*qkv_3NALD, scale=1.0)
+        query, key, value = qkv_3NALD
+        return F.scaled_dot_product_attention(query, key, value, scale=1.0)
     query, key, value = qkv_3NALD.reshape(3, sequences * heads, length, -1)
     share = torch.bmm(query, key.transpose(1, 2)).softmax(2)
     return torch.bmm(share, value).view(sequences, heads, length, -1)
