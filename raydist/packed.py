@@ -365,11 +365,10 @@ class _Linear:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, CPU_TOKENS)
 
     def __call__(self, tokens: Tensor, plus: Tensor | None = None) -> Tensor:
-        is_sum = plus is not None and self.bias.dtype == plus.dtype
         if not self.by_onednn:
             found = F.linear(tokens, self.weight, self.bias)
             found = torch.ops.aten.gelu_(found) if self.is_gelu else found  # in place: a pass less
-        elif is_sum:
+        elif plus is not None and plus.dtype == self.bias.dtype:
             return torch.ops.mkldnn._linear_pointwise.binary(tokens, plus, self.weight, self.bias, "add")
         else:
             after = "gelu" if self.is_gelu else "none"
