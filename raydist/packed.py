@@ -338,7 +338,7 @@ class _Layer:
 
 def _attend(qkv_3NALD: Tensor) -> Tensor:
     """Attention within sequences of equal length, [N, A, L, D], of queries that are scaled already. Short ones in float32 by
-    plain products: torch's own attention, made for long ones, takes about twice as long for a sentence.
+    plain products: torch's own attention, made for long ones, takes 1.2 to 1.5 times as long for 20 to 80 tokens.
     """
     sequences, heads, length = qkv_3NALD.shape[1:4]
     if length > PLAIN_ATTENTION or qkv_3NALD.dtype != torch.float32:
