@@ -1,5 +1,6 @@
 """Packed inference equals the plain model, whatever the batches; other encoders take the padded way to the same results."""
 
+import threading
 from itertools import pairwise
 
 import numpy as np
@@ -159,6 +160,57 @@ def test_the_same_list_gives_the_same_bits():
     model = make("bert")
     rows = rows_of(model)
     assert PackedEncoder(model).score(rows).tobytes() == PackedEncoder(model).score(rows).tobytes()
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_any_number_of_threads_gives_the_same_bits(threads, precision):
+    """Of real shapes, whose products torch would divide among threads."""
+    model, _ = load_for_inference("AutoModel", model_folder("builtin:minilm"), "cpu")
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(1000, 20_000, length).tolist() for length in rng.integers(3, 120, 40)]
+    found = []
+    for number in (1, 2, 3):
+        threads(number)
+        found.append([PackedEncoder(model, precision=precision).encode(some).tobytes() for some in (rows, rows[:1])])
+        assert torch.get_num_threads() == number
+    assert found[0] == found[1] == found[2]
+
+
+def test_each_thread_works_on_a_batch_of_its_own_by_operations_of_one(threads, monkeypatch):
+    threads(2)
+    model = make("bert")
+    encoder, seen, both = PackedEncoder(model, token_budget=40), set(), threading.Barrier(2, timeout=60)
+    embed = encoder._embed
+
+    def watched(batch):
+        both.wait()  # else one thread could do all of the work
+        seen.add((threading.get_ident(), torch.get_num_threads()))
+        return embed(batch)
+
+    monkeypatch.setattr(encoder, "_embed", watched)
+    encoder.score([([1] * 40, [0] * 40)] * 2)
+    assert len(seen) == 2
+    assert {number for _, number in seen} == {1}
+
+
+def test_what_a_thread_cannot_do_is_told_and_its_settings_end_with_it(threads, monkeypatch):
+    threads(2)
+    encoder = PackedEncoder(make("bert"), token_budget=40)
+
+    def broken(batch):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(encoder, "_embed", broken)
+    with pytest.raises(RuntimeError, match="no memory"):
+        encoder.score(rows_of(encoder.model))
+    assert torch.get_num_threads() == 2
 
 
 def test_types_left_out_are_zeros():
