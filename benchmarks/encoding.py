@@ -19,10 +19,10 @@ from waiting import add_option, wait_policy
 os.environ.update(wait_policy())  # before torch starts its threads
 
 import numpy as np
-import torch
 from scoring import matmul_rate, rounds_of, seconds, texts, work_of
 from sentence_transformers import SentenceTransformer
 
+from raydist.cores import use_cores
 from raydist.models import model_folder
 from raydist.retriever.encode import ENCODE_ROWS, TextEncoder
 
@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     add_option(parser)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    use_cores(options.threads)  # of both sides
     sentences = texts(options.data_dir)[1][: options.sentences]
     peer = SentenceTransformer(str(model_folder("builtin:minilm")), device="cpu")
     encoder = TextEncoder("builtin:minilm", device="cpu")

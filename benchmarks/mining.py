@@ -40,6 +40,7 @@ from sentence_transformers.util import mine_hard_negatives
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
+from raydist.cores import use_cores
 from raydist.corpus.passages import RetrievalSet, read_reqa
 from raydist.corpus.sentences import build_sentence_table
 from raydist.mining import bm25
@@ -118,7 +119,7 @@ def main() -> int:
     add_option(parser)
     options = parser.parse_args()
     rounds = options.rounds or (3 if options.quick else 5)
-    torch.set_num_threads(options.threads)
+    use_cores(options.threads)  # of both sides
     logging.set_verbosity_error()  # a new head is what we want, not a warning
     logging.disable_progress_bar()
 
@@ -187,7 +188,7 @@ def main() -> int:
     lengths = np.array([len(ids) for ids in scorer.tokenizer(*texts_of)["input_ids"]])
     encoded = np.array([len(ids) for ids in scorer.tokenizer(sentences + questions)["input_ids"]])
     work = work_of(config, lengths, all_tokens=False) + work_of(config, encoded, all_tokens=True)
-    rate, limit = work / our_s, matmul_rate(config)
+    rate, limit = work / our_s, matmul_rate(config, DTYPES[options.precision])
     print(
         f"{len(questions)} questions, {len(sentences)} sentences, {rounds} interleaved rounds, {options.threads} threads, "
         f"{options.precision}, waiting: {options.wait_policy}\n"

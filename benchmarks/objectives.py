@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from raydist.config import Config
+from raydist.cores import use_cores
 from raydist.models import model_folder
 from raydist.objectives.base import Batch, GroupRows
-from raydist.training.cores import use_cores
 from raydist.training.loop import train_step
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.tasks import build_reader_task

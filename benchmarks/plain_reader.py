@@ -21,11 +21,11 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, get_linea
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.utils import logging
 
+from raydist.cores import use_cores
 from raydist.corpus.readers import plan_splits, read_split
 from raydist.models import model_folder
 from raydist.reader.metrics import adversarial_scores, aggregate, score_predictions
 from raydist.reader.parts import draw_questions
-from raydist.training.cores import use_cores
 
 LENGTH, STRIDE, QUESTIONS, EPOCHS, BATCH, LR, WARMUP, N = 256, 128, 4000, 2, 16, 1e-4, 0.1, 20
 TESTS = {

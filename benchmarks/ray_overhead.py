@@ -30,8 +30,8 @@ def plain(arguments: list[str], out: Path) -> None:
     from raydist.cluster import pipeline
     from raydist.cluster.connect import Cluster
     from raydist.config import load_config
+    from raydist.cores import use_cores
     from raydist.reader.rows import WindowRows
-    from raydist.training.cores import use_cores
     from raydist.training.loop import seed_step, train_step, training_steps
     from raydist.training.optim import build_optimizer, build_schedule
     from raydist.training.tasks import build_reader_task

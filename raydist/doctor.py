@@ -87,7 +87,7 @@ def _gpus() -> str:
 
 
 def _bf16() -> str:
-    from raydist.training.cores import bf16_instructions
+    from raydist.cores import bf16_instructions
 
     found = bf16_instructions()
     return f"yes ({found}): train.precision=bf16 is faster" if found else "emulated: fp32, the default, is faster"

@@ -24,11 +24,11 @@ from safetensors import SafetensorError
 from raydist.cluster.connect import Cluster
 from raydist.cluster.watch import show
 from raydist.config import Config
+from raydist.cores import use_cores
 from raydist.errors import InputError
 from raydist.objectives.base import world_size
 from raydist.progress import Progress, say
 from raydist.storage import Storage, StorageError, has_model, unwritable, writing_to
-from raydist.training.cores import use_cores
 from raydist.training.kinds import Kind, name_questions, open_kind
 from raydist.training.loop import NonFiniteLoss, StepReport, num_steps, seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule

@@ -239,11 +239,10 @@ def dense_shard_part_maker(
 
 
 def _text_encoder(model: dict, encoder: dict[str, Any], threads: int, tower: str) -> TextEncoder:
-    import torch
-
+    from raydist.cores import use_cores
     from raydist.retriever.encode import open_encoder
 
-    torch.set_num_threads(threads)
+    use_cores(threads)
     return open_encoder(model, tower, **encoder)
 
 
@@ -353,12 +352,11 @@ def scores_part_maker(
     """Pairs of a block -> the cross-encoder's logits. Pairs go by number; each text is tokenized once. With `context` it reads
     the sentence's paragraph, too.
     """
-    import torch
-
+    from raydist.cores import use_cores
     from raydist.mining.cross_encoder import sigmoid
     from raydist.mining.scoring import CrossScorer
 
-    torch.set_num_threads(threads)
+    use_cores(threads)
     scorer = CrossScorer(open_model(model), **settings)
 
     def make(spec: dict) -> Made:

@@ -36,6 +36,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from raydist.cores import bf16_instructions
 from raydist.errors import InputError
 from raydist.shards import (
     STRIDE,
@@ -51,7 +52,6 @@ from raydist.shards import (
     string_arrays,
     write_folder,
 )
-from raydist.training.cores import bf16_instructions
 
 FORMAT = 2
 FAISS_FILE = "faiss.index"

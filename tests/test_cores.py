@@ -3,7 +3,7 @@ import sys
 
 CHURN = """
 import resource, torch
-from raydist.training.cores import use_cores
+from raydist.cores import use_cores
 {setup}
 def churn(times):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
