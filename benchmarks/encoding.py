@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     add_option(parser)
     options = parser.parse_args()
-    use_cores(options.threads)  # of both sides
+    use_cores(options.threads, keep_all=False)  # of both sides
     sentences = texts(options.data_dir)[1][: options.sentences]
     peer = SentenceTransformer(str(model_folder("builtin:minilm")), device="cpu")
     encoder = TextEncoder("builtin:minilm", device="cpu")
@@ -46,8 +46,7 @@ def main() -> int:
         return peer.encode(of, batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False)
 
     def ours() -> np.ndarray:
-        blocks = range(0, len(sentences), ENCODE_ROWS)
-        return np.concatenate([encoder.encode(sentences[first : first + ENCODE_ROWS]) for first in blocks])
+        return encoder.encode(sentences, together=ENCODE_ROWS)
 
     sample = sentences[: max(32, len(sentences) // 8)]
     theirs(8, sample)  # warms up

@@ -51,7 +51,7 @@ from raydist.mining.silver import select_silver, with_texts
 from raydist.models import model_folder
 from raydist.records import SCORED_SCHEMA
 from raydist.retriever import index as dense
-from raydist.retriever.encode import ENCODE_ROWS, TextEncoder
+from raydist.retriever.encode import TextEncoder
 
 TARGET, MAX_LENGTH, BATCH_SIZES = 2.5, 480, (4, 8, 16, 32)
 TOP, BLOCK = 10, 500  # mining.candidates and mining.part_questions, as they are by default
@@ -85,8 +85,7 @@ def mine(found: RetrievalSet, encoder: TextEncoder, scorer: CrossScorer, folder:
     rows = np.arange(len(table))
     ids, sentences = table.ids(rows).to_pylist(), table.texts(rows).to_pylist()
     bm25.build_index(folder / "bm25", ids, sentences)
-    blocks = [sentences[at : at + ENCODE_ROWS] for at in range(0, len(sentences), ENCODE_ROWS)]
-    dense.build_index(folder / "dense", ids, np.concatenate([encoder.encode(block) for block in blocks]))
+    dense.build_index(folder / "dense", ids, encoder.encode_sentences(table, rows, context=False))
     by_words, by_vectors = bm25.Index.open(folder / "bm25"), dense.DenseIndex.open(folder / "dense", device="cpu")
     silver = []
     for first in range(0, found.questions.num_rows, BLOCK):
@@ -119,7 +118,7 @@ def main() -> int:
     add_option(parser)
     options = parser.parse_args()
     rounds = options.rounds or (3 if options.quick else 5)
-    use_cores(options.threads)  # of both sides
+    use_cores(options.threads, keep_all=False)  # of both sides
     logging.set_verbosity_error()  # a new head is what we want, not a warning
     logging.disable_progress_bar()
 

@@ -84,7 +84,7 @@ def matmul_rate(config, dtype: torch.dtype = torch.float32) -> float:
     shapes = ((tokens, hidden), (tokens, inner), (inner, hidden), (hidden, inner))
     x, y, up, down = (torch.randn(shape).to(dtype) for shape in shapes)
     ways = [lambda: (torch.nn.functional.linear(x, up), torch.nn.functional.linear(y, down))]
-    if torch.backends.mkldnn.is_available():
+    if torch.backends.mkldnn.is_available() and (dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         product, (laid_up, laid_down) = (
             torch.ops.mkldnn._linear_pointwise,
             (torch.ops.mkldnn._reorder_linear_weight(w, tokens) for w in (up, down)),
@@ -109,7 +109,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     add_option(parser)
     options = parser.parse_args()
-    use_cores(options.threads)  # of both sides
+    use_cores(options.threads, keep_all=False)  # of both sides
     logging.set_verbosity_error()  # a new head is what we want, not a warning
     logging.disable_progress_bar()
 

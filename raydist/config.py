@@ -507,7 +507,7 @@ class CrossEncoderConfig(Section):
     answer_context: Literal["paragraph", "none"] = "none"  # paragraph: it reads a sentence with its paragraph behind it
     max_question_length: int = Field(96, ge=4)
     max_length: int = Field(480, ge=16)
-    batch_tokens: int | None = Field(None, ge=16)  # tokens scored together; None: what suits the device
+    batch_tokens: int | None = Field(None, ge=16)  # tokens scored together, by each thread; None: what suits the device
     precision: Literal["fp32", "bf16"] = "fp32"  # of scoring; of its training: cross_encoder.train.precision
 
 

@@ -9,7 +9,8 @@ half, which takes a sixth of the time where operations are as small as these. We
 What is promised, but for bf16: float32, equal to the plain model to 1e-5. A result is a pure function of the list that is given
 (batches are cut by length and place alone) on the same kind of processor, packed with any number of threads. It is not
 bit-identical for other lists or other budgets, because a matrix product may sum in another order when it has more rows:
-differences are of the order of 1e-6. In bf16 are the products of linear layers; sums, norms and scores stay in float32.
+differences are of the order of 1e-6. Packed, bf16 are products of linear layers and attention over long sequences; sums,
+norms and scores stay in float32. Memory grows with threads: each has the activations of a batch.
 
 Shapes: N sequences of a batch, T tokens of all of them in a row, L tokens of each sequence of a group, H hidden units,
 A attention heads, D units of a head.
@@ -156,28 +157,44 @@ class PackedEncoder:
         *,
         pooling: Pooling = "cls",
         normalise: bool = True,
+        together: int | None = None,
     ) -> np.ndarray:
-        """Vectors [number of sequences, H]: the last hidden state of the first token, or the mean over all tokens."""
+        """Vectors [number of sequences, H]: the last hidden state of the first token, or the mean over all tokens.
+        A batch is of sequences that are ``together``: the first so many, the next so many, and so on; None: all are.
+        """
 
         def vectors(batch: _Batch) -> Tensor:
             pool = self._pool_packed if self.is_packed else self._pool_padded
             pooled_NH = pool(batch, pooling).float()  # bf16 would leave a norm of 1 only to a thousandth
             return F.normalize(pooled_NH, dim=1) if normalise else pooled_NH
 
-        return self._run(ids, types, vectors, self.base.config.hidden_size)
+        return self._run(ids, types, vectors, self.base.config.hidden_size, together)
 
-    def _run(self, ids: Sequence[Ids], types: Sequence[Ids] | None, work: Callable[[_Batch], Tensor], width: int) -> np.ndarray:
+    def _run(
+        self,
+        ids: Sequence[Ids],
+        types: Sequence[Ids] | None,
+        work: Callable[[_Batch], Tensor],
+        width: int,
+        together: int | None = None,
+    ) -> np.ndarray:
         lengths = [len(row) for row in ids]
         for place, length in enumerate(lengths):
             if not 1 <= length <= self.max_tokens:
                 raise InputError(f"sequence {place} has {length} tokens; the encoder takes 1 to {self.max_tokens}")
         results = np.empty((len(ids), width), np.float32)
 
-        @torch.inference_mode()
-        def fill(places: list[int]) -> None:
-            results[places] = work(_Batch.of(places, ids, types, self.device)).float().cpu().numpy()
+        def batches() -> Iterator[list[int]]:
+            step = together or len(lengths)
+            for first in range(0, len(lengths), step or 1):
+                for places in cut_by_tokens(lengths[first : first + step], self.token_budget):
+                    yield [first + place for place in places]
 
-        _each(cut_by_tokens(lengths, self.token_budget), fill, torch.get_num_threads() if self.is_packed else 1)
+        def fill(places: list[int]) -> None:
+            with torch.inference_mode(), torch.autocast(self.device.type, enabled=False):  # of this thread
+                results[places] = work(_Batch.of(places, ids, types, self.device)).float().cpu().numpy()
+
+        _each(batches(), fill, torch.get_num_threads() if self.is_packed else 1)
         return results
 
     # ------------------------------------------------------------------------------------------------------------ packed
@@ -256,7 +273,7 @@ class PackedEncoder:
 
 
 def _each(batches: Iterator[list[int]], work: Callable[[list[int]], None], threads: int) -> None:
-    """Work on all batches, on so many threads at once, each of whose operations has one thread."""
+    """Work on all batches: as ever, or on several threads at once, each of whose operations has one thread."""
     if threads == 1:
         for batch in batches:
             work(batch)
@@ -266,8 +283,10 @@ def _each(batches: Iterator[list[int]], work: Callable[[list[int]], None], threa
         for _ in pool.map(work, batches):
             pass
     finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # of the threads' own setting, a part is the whole process's
+        try:
+            pool.shutdown(cancel_futures=True)
+        finally:  # a second Ctrl-C ends the waiting
+            torch.set_num_threads(threads)  # of the threads' own setting, a part is the whole process's
 
 
 def _max_tokens(config: Any) -> int:

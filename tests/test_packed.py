@@ -1,6 +1,7 @@
 """Packed inference equals the plain model, whatever the batches; other encoders take the padded way to the same results."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -169,6 +170,34 @@ def threads():
     torch.set_num_threads(before)
 
 
+def threads_of_a_new_thread() -> int:
+    """What the process has set; a thread that is there keeps what it had."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_autocast_around_it_changes_nothing(threads, number):
+    threads(number)
+    encoder = PackedEncoder(make("bert"))
+    rows = rows_of(encoder.model)
+    wanted = encoder.score(rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        np.testing.assert_array_equal(encoder.score(rows), wanted)
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert"])
+def test_what_is_together_has_the_bits_of_calls_of_its_own(name, monkeypatch):
+    encoder, sizes = PackedEncoder(make(name), token_budget=50), []
+    ids = [row[0] for row in rows_of(encoder.model)]
+    alone = [encoder.encode(ids[first : first + 7]) for first in range(0, len(ids), 7)]
+    monkeypatch.setattr(
+        packed, "cut_by_tokens", lambda lengths, budget: sizes.append(len(lengths)) or cut_by_tokens(lengths, budget)
+    )
+    np.testing.assert_array_equal(encoder.encode(ids, together=7), np.concatenate(alone))
+    assert sizes == [7, 7, 7, 7, 2]
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_any_number_of_threads_gives_the_same_bits(threads, precision):
     """Of real shapes, whose products torch would divide among threads."""
@@ -179,7 +208,7 @@ def test_any_number_of_threads_gives_the_same_bits(threads, precision):
     for number in (1, 2, 3):
         threads(number)
         found.append([PackedEncoder(model, precision=precision).encode(some).tobytes() for some in (rows, rows[:1])])
-        assert torch.get_num_threads() == number
+        assert threads_of_a_new_thread() == number
     assert found[0] == found[1] == found[2]
 
 
@@ -210,7 +239,7 @@ def test_what_a_thread_cannot_do_is_told_and_its_settings_end_with_it(threads, m
     monkeypatch.setattr(encoder, "_embed", broken)
     with pytest.raises(RuntimeError, match="no memory"):
         encoder.score(rows_of(encoder.model))
-    assert torch.get_num_threads() == 2
+    assert threads_of_a_new_thread() == 2
 
 
 def test_types_left_out_are_zeros():

@@ -4,10 +4,11 @@
     what both find -> candidates -> scores -> silver pairs -> dual encoder -> index -> ranked lists -> P@N, MRR
 
 A block is `mining.part_questions` questions: the unit of work of every stage between questions and pairs. What a block holds
-depends on the questions alone, so results do not depend on workers or nodes (the last bits of a model's do on the threads of an
-actor, which `cluster.threads_per_worker` fixes). The driver sees counts, and no texts. What grows with the corpus: the sentence
-table and the indexes, all mapped; with the questions: one file of hits, candidates and scores per block. A cross-encoder and
-the dual encoders it is compared with are runs of their own beside the main one.
+depends on the questions alone, so results do not depend on workers or nodes (the last bits of a model that is not packed, see
+raydist/packed.py, do on the threads of an actor, which `cluster.threads_per_worker` fixes). The driver sees counts, and no
+texts. What grows with the corpus: the sentence table and the indexes, all mapped; with the questions: one file of hits,
+candidates and scores per block. A cross-encoder and the dual encoders it is compared with are runs of their own beside the
+main one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from raydist.records import RANKED_SCHEMA, rejected_table
 from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
 from raydist.training import track
 
-VERSION = 3  # raise when a stage's output changes
+VERSION = 4  # raise when a stage's output changes
 SILVER_VERSION = 4  # the same, of silver pairs alone: no score is asked for again
 PAIR_ROWS_VERSION = 5  # the same, of the dual encoder's rows alone: nothing before them is made anew
 TOLD_ROWS = 100_000  # the size of a larger index is told before it is built

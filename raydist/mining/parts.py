@@ -242,7 +242,7 @@ def _text_encoder(model: dict, encoder: dict[str, Any], threads: int, tower: str
     from raydist.cores import use_cores
     from raydist.retriever.encode import open_encoder
 
-    use_cores(threads)
+    use_cores(threads, keep_all=False)
     return open_encoder(model, tower, **encoder)
 
 
@@ -356,7 +356,7 @@ def scores_part_maker(
     from raydist.mining.cross_encoder import sigmoid
     from raydist.mining.scoring import CrossScorer
 
-    use_cores(threads)
+    use_cores(threads, keep_all=False)
     scorer = CrossScorer(open_model(model), **settings)
 
     def make(spec: dict) -> Made:

@@ -17,6 +17,7 @@ from raydist.retriever.pooling import resolve_pooling
 from raydist.retriever.rows import tokenize_texts
 
 ENCODE_ROWS = 128  # encoded together: how a vector rounds depends on its neighbours, so these must not depend on shards
+READ_ROWS = 16 * ENCODE_ROWS  # read and tokenized at once: work for many threads
 
 
 class TextEncoder:
@@ -53,14 +54,16 @@ class TextEncoder:
     def dimension(self) -> int:
         return self.encoder.base.config.hidden_size
 
-    def encode(self, texts: Sequence[str], contexts: Sequence[str] | None = None) -> np.ndarray:
-        """Unit vectors, float32 [number of texts, H]; with contexts, each is the second segment of its text, as in training."""
+    def encode(self, texts: Sequence[str], contexts: Sequence[str] | None = None, *, together: int | None = None) -> np.ndarray:
+        """Unit vectors, float32 [number of texts, H]; with contexts, each is the second segment of its text, as in training.
+        With ``together``, vectors are those of calls with so many texts each, but for the time it takes.
+        """
         if contexts is not None and len(contexts) != len(texts):
             raise InputError(f"{len(contexts)} contexts for {len(texts)} texts: give one for each")
         whole = [self.prefix + text for text in texts] if self.prefix else texts
         ids, kinds = tokenize_texts(self.tokenizer, whole, contexts, max_length=self.max_length)
         types = kinds if any(kinds) else None
-        vectors = self.encoder.encode(ids, types, pooling=self.pooling)
+        vectors = self.encoder.encode(ids, types, pooling=self.pooling, together=together)
         bad = np.flatnonzero(~np.isfinite(vectors).all(1))
         if len(bad):
             raise InputError(f"{self.folder} gives {len(bad)} texts vectors that are not finite; one is {texts[bad[0]][:80]!r}")
@@ -69,10 +72,10 @@ class TextEncoder:
     def encode_sentences(self, table: SentenceTable, rows: np.ndarray, *, context: bool) -> np.ndarray:
         """The vectors of some sentences, of each with its paragraph where ``context`` says so; in memory once."""
         vectors = np.empty((len(rows), self.dimension), np.float32)
-        for first in range(0, len(rows), ENCODE_ROWS):
-            block = rows[first : first + ENCODE_ROWS]
+        for first in range(0, len(rows), READ_ROWS):
+            block = rows[first : first + READ_ROWS]
             around = [text or "" for text in table.passage_texts(block).to_pylist()] if context else None
-            vectors[first : first + len(block)] = self.encode(table.texts(block).to_pylist(), around)
+            vectors[first : first + len(block)] = self.encode(table.texts(block).to_pylist(), around, together=ENCODE_ROWS)
         return vectors
 
 

@@ -67,7 +67,11 @@ def test_vectors_of_sentences_are_in_memory_once(tmp_path, monkeypatch):
     encoder = TextEncoder("builtin:tiny", max_length=16)
     few = encoder.encode_sentences(table, numbers[:300], context=False)
     np.testing.assert_allclose(few, encoder.encode(names[:300]), atol=1e-6)
-    monkeypatch.setattr(encoder, "encode", lambda texts, around: np.ones((len(texts), 64), np.float32))  # what it takes itself
+
+    def ones(texts, around, **settings):
+        return np.ones((len(texts), 64), np.float32)
+
+    monkeypatch.setattr(encoder, "encode", ones)  # what it takes itself
     tracemalloc.start()
     vectors = encoder.encode_sentences(table, numbers, context=False)
     _, peak = tracemalloc.get_traced_memory()

@@ -102,11 +102,14 @@ def test_what_is_added_gets_the_vectors_that_a_shard_of_it_would_have(sentences,
     folder = published(tmp_path, sentences, dense.DenseSettings(), {})
     more = cut_passages(passages(**{f"e{n:03d}": f"The lighthouse {n} is {'very ' * (n % 9)}old." for n in range(300)}))
     together, encode = [], TextEncoder.encode
-    monkeypatch.setattr(
-        TextEncoder, "encode", lambda self, texts, around=None: together.append(len(texts)) or encode(self, texts, around)
-    )
+
+    def watched(self, texts, around=None, **settings):
+        together.append(settings)
+        return encode(self, texts, around, **settings)
+
+    monkeypatch.setattr(TextEncoder, "encode", watched)
     assert add_sentences(folder, more) == 300
-    assert max(together) == ENCODE_ROWS
+    assert together == [{"together": ENCODE_ROWS}]
     (tmp_path / "added").mkdir()
     (tmp_path / "added" / "table").symlink_to(folder / "texts-00001")
     make = dense_shard_part_maker(
