@@ -20,17 +20,19 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -38,12 +40,14 @@ import pyarrow.parquet as pq
 
 from raydist.corpus.known_ids import KnownIds
 from raydist.corpus.readers import (
-    BROKEN_JSON,
     DUPLICATE_ID,
     EMPTY_QUESTION,
+    INVALID_UTF8,
     LONE_SURROGATE,
     MISSING_KEY,
     WRONG_TYPE,
+    WRONG_WIDTH,
+    parse_line,
     passage_id,
 )
 from raydist.errors import InputError
@@ -381,14 +385,18 @@ def count_duplicates(sentences: pa.Table) -> dict[str, int]:
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def _open(path: Path) -> IO[str]:
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    """The content, unpacked, after the byte order mark if there is one."""
     if not path.is_file():
         raise InputError(f"no file {path}; give a file that exists")
     with path.open("rb") as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
-    if is_gzip:
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+        file.seek(0)
+        content = cast(IO[bytes], gzip.GzipFile(fileobj=file) if is_gzip else file)
+        if content.read(3) != b"\xef\xbb\xbf":
+            content.seek(0)
+        yield content
 
 
 def _rows(path: Path, rejected: list[Rejected]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -405,25 +413,42 @@ def _rows(path: Path, rejected: list[Rejected]) -> Iterator[tuple[int, dict[str,
             return
         with _open(path) as file:
             if suffix in (".csv", ".tsv"):
-                csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))  # documents are longer than the default of 128 kB
-                reader = csv.DictReader(file, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
-                for row in reader:
-                    yield reader.line_num, row
-                return
-            for line, text in enumerate(file, 1):
-                if not text.strip():
-                    continue
-                try:
-                    row = json.loads(text)
-                except ValueError as error:
-                    rejected.append(Rejected(str(path), line, "", "row", BROKEN_JSON, str(error)))
-                    continue
-                if isinstance(row, dict):
-                    yield line, row
-                else:
-                    rejected.append(Rejected(str(path), line, "", "row", WRONG_TYPE, f"wanted an object, saw {text[:80]!r}"))
+                yield from _csv_rows(path, file, suffix == ".tsv", rejected)
+            else:
+                yield from _json_rows(path, file, rejected)
     except (UnicodeDecodeError, csv.Error, pa.ArrowException, EOFError, OSError) as error:
         raise InputError(f"{path} cannot be read as {suffix[1:]}: {error}") from error
+
+
+def _csv_rows(path: Path, file: IO[bytes], is_tsv: bool, rejected: list[Rejected]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """TSV is lines cut at tabs: a quote in them is a character like any other."""
+    csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))  # documents are longer than the default of 128 kB
+    text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")  # bytes that are not UTF-8 become surrogates
+    reader = csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE) if is_tsv else csv.DictReader(text, strict=True)
+    for row in reader:
+        reason = detail = ""
+        if _problem("", "".join(map(str, (*row, *row.values())))):
+            reason, detail = INVALID_UTF8, f"in {row}"[:200]
+        elif any(more := row.get(None, ())):
+            width = len(reader.fieldnames or ())
+            reason, detail = WRONG_WIDTH, f"{width + len(more)} cells, the header has {width}"
+        if reason:
+            rejected.append(Rejected(str(path), reader.line_num, "", "row", reason, detail))
+        else:
+            yield reader.line_num, row
+
+
+def _json_rows(path: Path, file: IO[bytes], rejected: list[Rejected]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, raw in enumerate(file, 1):
+        if raw.isspace():
+            continue
+        row, reason, detail = parse_line(raw)
+        if not reason and not isinstance(row, dict):
+            reason, detail = WRONG_TYPE, f"wanted an object, saw {raw.decode()[:80]!r}"
+        if reason:
+            rejected.append(Rejected(str(path), line, "", "row", reason, detail))
+        else:
+            yield line, row
 
 
 _OPTIONAL = {"title": "", "language": "en", "document_id": "", "relevance": 1}
@@ -488,13 +513,17 @@ def _mapped_rows(
 def _problem(name: str, value: Any) -> str:
     if value is None:
         return MISSING_KEY
-    if not isinstance(value, (str, int)) or (name == "relevance" and not re.fullmatch(r"-?\d+", str(value))):
+    if not isinstance(value, (str, int)) or (name == "relevance" and not _is_int32(str(value))):
         return WRONG_TYPE
     try:
         str(value).encode()
     except UnicodeEncodeError:
         return LONE_SURROGATE
     return ""
+
+
+def _is_int32(text: str) -> bool:
+    return bool(re.fullmatch(r"-?\d{1,10}", text)) and -(2**31) <= int(text) < 2**31
 
 
 # --------------------------------------------------------------------------------------------------------- sets of files
@@ -673,8 +702,8 @@ def _read_judged(
 def _json_lists(path: Path, keys: Sequence[str]) -> list[list[Any]]:
     try:
         with _open(path) as file:
-            document = json.load(file)
-    except (ValueError, EOFError, OSError) as error:
+            document = json.loads(file.read().decode("utf-8"))
+    except (ValueError, RecursionError, EOFError, OSError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict) or not all(isinstance(document.get(key), list) for key in keys):
         seen = ", ".join(document) if isinstance(document, dict) else type(document).__name__

@@ -317,6 +317,16 @@ def passage_id(context: str) -> str:
     return _digest(" ".join(unicodedata.normalize("NFC", context).split()))
 
 
+def parse_line(raw: bytes) -> tuple[Any, str, str]:
+    """What a line of JSON Lines holds; else None, and why: one of the phrases above and what was seen."""
+    try:
+        return json.loads(raw.decode("utf-8")), "", ""
+    except UnicodeDecodeError as error:
+        return None, INVALID_UTF8, f"byte {error.start + 1} is {raw[error.start]:#04x}"
+    except (ValueError, RecursionError) as error:
+        return None, BROKEN_JSON, str(error)
+
+
 class _Fault(Exception):
     """What is wrong with a row or an answer."""
 
@@ -367,12 +377,9 @@ class _Reader:
         for line, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), first_line):
             if not raw or raw.isspace():
                 continue
-            try:
-                row = json.loads(raw.decode("utf-8"))
-            except UnicodeDecodeError as error:
-                self.refuse_row(line, None, _Fault(INVALID_UTF8, f"byte {error.start + 1} is {raw[error.start]:#04x}"))
-            except (ValueError, RecursionError) as error:
-                self.refuse_row(line, None, _Fault(BROKEN_JSON, str(error)))
+            row, reason, detail = parse_line(raw)
+            if reason:
+                self.refuse_row(line, None, _Fault(reason, detail))
             else:
                 add_row = add_row or self.row_function(row)
                 self.add_checked(add_row, row, line)

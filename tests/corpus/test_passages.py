@@ -38,7 +38,7 @@ from raydist.corpus.passages import (
 )
 from raydist.corpus.readers import plan_splits, read_split
 from raydist.errors import InputError
-from raydist.records import Answer, Example
+from raydist.records import Answer, Example, rejected_table
 
 
 def pieces(text, language="en"):
@@ -253,18 +253,23 @@ def test_an_empty_corpus_a_missing_file_and_ids_that_never_meet_stop_with_one_me
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "jsonl.gz", "tsv"])
 def test_mapped_columns_of_every_kind_of_table(tmp_path, suffix):
-    rows = [{"pid": 7, "body": "It, flows."}, {"pid": 8, "body": 'It "ends".\nReally.'}]
+    rows = [
+        {"pid": 7, "body": "It, flows."},
+        {"pid": 8, "body": 'It "ends".' + (" Really." if suffix == "tsv" else "\nReally.")},
+    ]
     path = tmp_path / f"corpus.{suffix}"
     if suffix == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     elif suffix.startswith("jsonl"):
         text = "".join(json.dumps(row) + "\n" for row in rows).encode()
         path.write_bytes(gzip.compress(text) if suffix.endswith("gz") else text)
+    elif suffix == "tsv":
+        path.write_text("pid\tbody\n" + "".join(f"{row['pid']}\t{row['body']}\n" for row in rows))
     else:
         import csv
 
         with open(path, "w", newline="") as file:
-            writer = csv.DictWriter(file, ["pid", "body"], delimiter="\t" if suffix == "tsv" else ",")
+            writer = csv.DictWriter(file, ["pid", "body"])
             writer.writeheader()
             writer.writerows(rows)
     (tmp_path / "q.jsonl").write_text('{"qid": 1, "q": "Where?"}\n')
@@ -289,11 +294,89 @@ def test_a_column_that_is_not_there_and_a_file_that_is_no_table_are_named(tmp_pa
     (tmp_path / "rows.parquet").write_bytes(b"no parquet")
     with pytest.raises(InputError, match="cannot be read as parquet"):
         list(read_table(tmp_path / "rows.parquet", ("id",)))
-    (tmp_path / "rows.jsonl").write_bytes(b'{"id": "\xff"}\n')
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(b'{"id": "a"}\n')[:-4])
     with pytest.raises(InputError, match="cannot be read as jsonl"):
-        list(read_table(tmp_path / "rows.jsonl", ("id",)))
+        list(read_table(tmp_path / "rows.jsonl.gz", ("id",)))
     with pytest.raises(InputError, match="cannot tell"):
         list(read_table(tmp_path / "rows.bin", ("id",)))
+
+
+def read_lines(path, content, wanted=("id", "text")):
+    """Line and wanted columns of the rows that are kept; line, what, reason and detail of the others."""
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    rejected = []
+    rows = [row for block in read_table(path, wanted, rejected=rejected) for row in block.to_pylist()]
+    assert {row.file for row in rejected} <= {str(path)}
+    assert rejected_table(rejected).num_rows == len(rejected)  # it can be written
+    return [(row["line"], *(row[name] for name in wanted)) for row in rows], [
+        (row.line, row.what, row.reason, row.detail) for row in rejected
+    ]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_line_of_json_that_is_not_utf8_is_refused_alone(tmp_path, name, mark):
+    lines = [
+        '{"id": "a", "text": "Łódź"}'.encode(),
+        '{"id": "b", "text": "Qué"}'.encode("latin-1"),
+        b"",
+        b'{"id": "c", "text": "\xed\xa0\x80"}',  # a surrogate as bytes
+        b'{"id": "d", "text": "It ends."}',
+    ]
+    for newline in (b"\n", b"\r\n"):
+        kept, refused = read_lines(tmp_path / name, mark + newline.join(lines))
+        assert kept == [(1, "a", "Łódź"), (5, "d", "It ends.")]
+        assert refused == [
+            (2, "row", "invalid UTF-8", "byte 24 is 0xe9"),
+            (4, "row", "invalid UTF-8", "byte 22 is 0xed"),
+        ]
+    assert read_lines(tmp_path / name, b"\xff\n\xfe\n") == (
+        [],
+        [(1, "row", "invalid UTF-8", "byte 1 is 0xff"), (2, "row", "invalid UTF-8", "byte 1 is 0xfe")],
+    )
+
+
+@pytest.mark.parametrize(("suffix", "tab"), [("csv", b","), ("tsv", b"\t"), ("csv.gz", b",")])
+def test_a_row_of_cells_that_is_not_utf8_or_too_long_is_refused_alone(tmp_path, suffix, tab):
+    lines = [b"id|text", b"a|It flows.", b"b|Qu\xe9", b"c|It is long.|Really.", b"d|It ends.|"]
+    kept, refused = read_lines(tmp_path / f"rows.{suffix}", b"\n".join(lines).replace(b"|", tab))
+    assert kept == [(2, "a", "It flows."), (5, "d", "It ends.")]
+    assert refused == [
+        (3, "row", "invalid UTF-8", r"in {'id': 'b', 'text': 'Qu\udce9'}"),
+        (4, "row", "wrong number of columns", "3 cells, the header has 2"),
+    ]
+    kept, refused = read_lines(tmp_path / f"rows.{suffix}", b"id|text|\xe9\na|It flows.|\n".replace(b"|", tab))
+    assert (kept, [row[:3] for row in refused]) == ([], [(2, "row", "invalid UTF-8")])  # the header is not
+
+
+def test_tsv_is_lines_cut_at_tabs_whatever_quotes_they_hold(tmp_path):
+    rows = [("8", '"It began.'), ("1", "It went on."), ("2", 'It was said."'), ("3", '"Whole"'), ("4", '5" is ""long""')]
+    text = "id\ttext\n" + "".join(f"{id}\t{text}\n" for id, text in rows)
+    assert read_lines(tmp_path / "rows.tsv", text.encode()) == ([(at, *row) for at, row in enumerate(rows, 2)], [])
+    # in CSV they hold a cell together
+    assert read_lines(tmp_path / "rows.csv", b'id,text\n8,"It began.\nIt ends."\n')[0] == [(3, "8", "It began.\nIt ends.")]
+
+
+def test_a_score_that_is_too_large_and_a_row_nested_too_deeply_are_refused_alone(tmp_path):
+    write_beir(tmp_path, CORPUS, [{"_id": "q", "text": "Where?"}], [("q", "d1", 2**31 - 1), ("q", "d2", -(2**31))])
+    scores = ["99999999999", 2**31, -(2**31) - 1, "9" * 5_000]
+    with open(tmp_path / "qrels/test.tsv", "a") as file:
+        file.writelines(f"q\td2\t{score}\n" for score in scores)
+    depths = (100, 900, 950, 980, 990, 1_000, 100_000)  # at some of them the row is read, and its text is none
+    with open(tmp_path / "corpus.jsonl", "a") as file:
+        file.writelines('{"_id": "deep", "text": ' + "[" * depth + "]" * depth + "}\n" for depth in depths)
+    found = read_beir(tmp_path)
+    assert found.gold.to_pylist() == [{"question_id": "q", "sentence_id": "d1", "relevance": 2**31 - 1}]
+    deep, wrong = found.rejected[: len(depths)], found.rejected[len(depths) :]
+    assert [row.line for row in deep] == [*range(3, 3 + len(depths))]
+    assert (deep[0].reason, deep[-1].reason) == ("wrong type", "broken JSON")
+    assert [(row.what, row.reason, row.id, row.line) for row in wrong] == [
+        ("gold", "wrong type", "q", 4 + at) for at in range(len(scores))
+    ]
+    assert wrong[0].detail == "score: '99999999999'"
+    (tmp_path / "deep.json").write_text('{"questions": ' + "[" * 100_000)
+    with pytest.raises(InputError, match="not JSON"):
+        read_reqa(tmp_path / "deep.json")
 
 
 def test_reqa_files(tmp_path):
