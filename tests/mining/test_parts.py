@@ -7,12 +7,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from transformers import AutoTokenizer
 
+from raydist.corpus.passages import duplicate_keys
+from raydist.corpus.sentences import build_sentence_table
 from raydist.mining import parts
 from raydist.mining.parts import read_gold, read_questions
 from raydist.models import model_folder
 from raydist.objectives.ranking import allowed_columns
 from raydist.records import SILVER_SCHEMA
+from raydist.retriever.encode import TextEncoder
 from raydist.retriever.rows import PairRows
 from raydist.storage import encode_table
 
@@ -202,33 +206,92 @@ def hidden_pairs(tmp_path, make_sentences):
     return hidden_pairs
 
 
-def test_prefixes_stand_before_questions_answers_and_negatives(tmp_path, make_sentences):
-    from transformers import AutoTokenizer
-
-    make_sentences(tmp_path, TEXTS).folder.rename(tmp_path / "table")
-    rejected = dict.fromkeys(SILVER_SCHEMA.names) | {"question_id": "q", "sentence_id": "fell", "p": 0.01, "kept": False}
+@pytest.fixture
+def pair_rows(tmp_path, three_paragraphs):
+    """The dual encoder's rows of one question: `built` is gold, `ships` a silver pair of weight 0.49, `fell` a rejected one."""
+    nothing = dict.fromkeys(SILVER_SCHEMA.names) | {"question_id": "q", "logit": 0.0, "bm25_rank": 1}
+    silver = [
+        nothing | {"sentence_id": "fell", "p": 0.01, "weight": 0.0, "kept": False},
+        nothing | {"sentence_id": "ships", "p": 0.7, "weight": 0.49, "kept": True},
+    ]
     tables = {
         "block": pa.table({"question_id": ["q"], "text": ["When was it built?"]}),  # and all questions
         "gold": pa.table({"question_id": ["q"], "sentence_id": ["built"]}),
-        "silver": pa.Table.from_pylist([rejected | {"logit": 0.0, "weight": 0.0, "bm25_rank": 1}], SILVER_SCHEMA),
+        "silver": pa.Table.from_pylist(silver, SILVER_SCHEMA),
     }
     for name, table in tables.items():
         (tmp_path / f"{name}.parquet").write_bytes(encode_table(table, "parquet", {}))
     spec = {name: {"folder": str(tmp_path), "name": f"{name}.parquet"} for name in tables} | {"sentences": str(tmp_path)}
     spec["block"] |= {"first": 0, "last": 1}
-    made = parts.pair_rows_part_maker(
-        model={"name": "builtin:tiny"},
-        context=False,
-        lengths={"max_question_length": 32, "max_answer_length": 32},
-        weighting="silver",
-        negatives={"hard_negatives": 1, "negative_p": 0.1},
-        everything={"questions": spec["block"], "gold": spec["gold"], "silver": [spec["silver"]]},
-        prefixes={"question": "ask: ", "answer": "text: "},
-    )(spec)["part"]
+
+    def pair_rows(*, context=False, weighting="silver", hard_negatives=1, **settings) -> pa.Table:
+        make = parts.pair_rows_part_maker(
+            model={"name": "builtin:tiny"},
+            context=context,
+            lengths={"max_question_length": 32, "max_answer_length": 64},
+            weighting=weighting,
+            negatives={"hard_negatives": hard_negatives, "negative_p": 0.1},
+            everything={"questions": spec["block"], "gold": spec["gold"], "silver": [spec["silver"]]},
+            **settings,
+        )
+        return make(spec)["part"]
+
+    return pair_rows
+
+
+AROUND = {"built": "Of bridges.", "fell": "Of towers.", "ships": "Of ships."}
+
+
+@pytest.fixture
+def three_paragraphs(tmp_path):
+    """Sentences, each in a paragraph of its own, as a table on disk."""
+    rows = [
+        {"sentence_id": id, "text": TEXTS[id], "passage_id": f"p-{id}", "document_id": "d"}
+        | dict(zip(("text_key", "bag_key"), duplicate_keys(TEXTS[id])))
+        for id in AROUND
+    ]
+    passages = [{"passage_id": f"p-{id}", "text": around} for id, around in AROUND.items()]
+    build_sentence_table(tmp_path / "table", [pa.Table.from_pylist(rows)], [pa.Table.from_pylist(passages)])
+
+
+def test_prefixes_stand_before_questions_answers_and_negatives(pair_rows):
+    made = pair_rows(weighting="gold", prefixes={"question": "ask: ", "answer": "text: "})
     tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
     wanted = {"question": "ask: When was it built?", "answer": f"text: {TEXTS['built']}", "negative": f"text: {TEXTS['fell']}"}
     for of, text in wanted.items():
         assert made[f"{of}_ids"].to_pylist() == [tokenizer(text)["input_ids"]], of
+
+
+@pytest.mark.parametrize(("weighting", "weights"), [("silver", [1.0, 0.49]), ("none", [1.0, 1.0]), ("gold", [1.0])])
+def test_a_silver_pair_is_trained_on_with_its_weight_or_with_1_and_a_gold_one_with_1(pair_rows, weighting, weights):
+    made = pair_rows(weighting=weighting)
+    np.testing.assert_allclose(made["weight"].to_pylist(), weights)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
+    assert made["answer_ids"].to_pylist() == tokenizer([TEXTS["built"], TEXTS["ships"]])["input_ids"][: len(weights)]
+
+
+def test_an_answer_and_a_negative_have_their_own_paragraphs_behind_them(pair_rows):
+    made = pair_rows(context=True)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
+    for of, sentences in {"answer": ["built", "ships"], "negative": ["fell", "fell"]}.items():
+        wanted = tokenizer([TEXTS[id] for id in sentences], [AROUND[id] for id in sentences])
+        assert made[f"{of}_ids"].to_pylist() == wanted["input_ids"], of
+        assert made[f"{of}_types"].to_pylist() == wanted["token_type_ids"], of
+    assert made["question_ids"].to_pylist() == [tokenizer("When was it built?")["input_ids"]] * 2
+
+
+def test_a_dense_index_is_of_sentences_with_their_own_paragraphs(tmp_path, three_paragraphs):
+    encoder = {"pooling": "mean", "max_length": 64}
+    make = parts.dense_shard_part_maker(
+        model={"name": "builtin:tiny"}, encoder=encoder, context=True, threads=1, settings={"kind": "flat"}
+    )
+    make({"sentences": str(tmp_path), "first": 0, "last": 3, "stage": str(tmp_path), "name": "shard"})
+    ids = sorted(AROUND)
+    plain = TextEncoder("builtin:tiny", **encoder)
+    wanted = np.stack([plain.encode([TEXTS[id]], [AROUND[id]])[0] for id in ids])
+    found = np.load(tmp_path / "shard" / "vectors.npy")
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    assert abs(found - plain.encode([TEXTS[id] for id in ids])).max() > 1e-4  # what sentences alone would give
 
 
 def test_an_answer_with_the_words_of_another_is_no_negative_of_it(hidden_pairs):
