@@ -1,15 +1,23 @@
 """Corpora of every kind, from files to an index, without Ray: what is read, what is refused, and that it is told."""
 
 import json
+import shutil
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
+from transformers import AutoModel
 
 from raydist.cli import job
 from raydist.cluster import retrieval
 from raydist.cluster.pipeline import Run
 from raydist.config import load_config
 from raydist.errors import InputError
+from raydist.mining import bm25
+from raydist.mining.parts import open_sentences, read_gold, read_questions
+from raydist.models import model_folder
+from raydist.retriever.encode import TextEncoder
 from raydist.retriever.search import Searcher
 
 PAGES = [{"_id": "light", "text": "Zyxquor built a lighthouse. It fell in 1911."}, {"_id": "oder", "text": "It flows."}]
@@ -152,3 +160,110 @@ def test_gold_that_meets_no_sentence_is_named_by_reason_file_line_and_id(make_ru
     reason = r"2 gold sentence not in the corpus, the first in .*train\.tsv, line 2, id 'q1' \(x1\); 2 question with no gold"
     with pytest.raises(InputError, match=rf"no question has a gold sentence in the corpus; .* Rejected: {reason}"):
         retrieval.open_corpora(make_run(f"corpus.train={tmp_path}"))
+
+
+STORIES = [
+    {"_id": "a", "text": "The ships are in the old harbour. No ship sails at night."},
+    {"_id": "b", "text": "A sailor sailed the ship to a harbour of ships. It is an ox."},
+    {"_id": "c", "text": "He sails. They sail and sail and sail, in ships of old, through the night and the day."},
+]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "k1=1.7",
+        "b=0.9",
+        "idf=robertson",
+        "idf=atire",
+        "min_chars=3",
+        "stop_words=english",
+        "stop_words=[ship]",
+        "stemmer=english",
+    ],
+)
+def test_every_setting_of_bm25_reaches_the_index_and_its_search(make_run, tmp_path, setting):
+    write_rows(tmp_path / "stories.jsonl", STORIES)
+    run = make_run("corpus.train={files: stories.jsonl, format: documents}", f"index.{setting}", "index.shard_rows=2")
+    retrieval.index(run)
+    searcher, asked = Searcher(run.folder.path()), "Is the ship sailing to an old harbour at night, an ox?"
+    table = searcher.tables[0]
+    ids, texts = (of(range(len(table))).to_pylist() for of in (table.ids, table.texts))
+    given = run.config.index
+    rules = bm25.WordRules(given.min_chars, frozenset(bm25.stop_words(given.stop_words)), given.stemmer)
+    scores = {}
+    for name, (words, formula) in {
+        "these": (rules, bm25.Formula(given.k1, given.b, given.idf)),
+        "defaults": (bm25.WordRules(), bm25.Formula()),
+    }.items():
+        bm25.build_index(tmp_path / name, ids, texts, rules=words, formula=formula)
+        hits = bm25.Index.open(tmp_path / name).search([asked], 6)
+        scores[name] = [(ids[row], score) for row, score in zip(hits.rows[0].tolist(), hits.scores[0].tolist()) if row >= 0]
+    assert [(hit.sentence_id, hit.score) for hit in searcher.search([asked], 6)[0]] == scores["these"]
+    assert scores["these"] != scores["defaults"]
+
+
+def test_a_dense_index_is_made_by_the_model_and_once_there_is_one_by_the_retriever_that_was_trained(make_run, tmp_path):
+    write_rows(tmp_path / "stories.jsonl", STORIES)
+    given = ["corpus.train={files: stories.jsonl, format: documents}", "index.kind=dense", "retriever.answer_context=none"]
+    run = make_run(*given)
+    trained = tmp_path / "trained"
+    shutil.copytree(model_folder("builtin:tiny"), trained)
+    model = AutoModel.from_pretrained(trained)
+    torch.manual_seed(1)
+    torch.nn.init.normal_(model.embeddings.word_embeddings.weight)
+    model.save_pretrained(trained)
+    asked = "Which ship sails at night?"
+    for model in (run.config.model.name, str(trained)):
+        if model == str(trained):
+            run.folder.upload(trained, "model")
+        retrieval.index(run)
+        encoder = TextEncoder(model, max_length=run.config.retriever.max_answer_length)
+        found = Searcher(run.folder.path()).search([asked], 6)[0]
+        products = encoder.encode([hit.text for hit in found]) @ encoder.encode([asked])[0]
+        np.testing.assert_allclose([hit.score for hit in found], products, atol=1e-6)
+        assert len(found) == 6
+
+
+PARAGRAPH = "Zyxquor built a lighthouse. It fell in 1911."
+SQUAD_ROW = {"id": "q1", "question": "Who built it?", "answers": [{"text": "Zyxquor", "answer_start": 0}]}
+SQUAD = {"data": [{"title": "Light", "paragraphs": [{"context": PARAGRAPH, "qas": [SQUAD_ROW]}]}]}
+BOUNDARIES = {"title": "Light", "paragraph": 0, "sentences": [[0, 20], [20, 44]]}
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "sentences", "answer"),
+    [
+        (
+            "format: reqa",
+            {"questions": ["Who built it?"], "candidates": ["It fell.", "Zyxquor did."], "ground_truths": [[1]]},
+            ["It fell.", "Zyxquor did."],
+            "Zyxquor did.",
+        ),
+        (
+            "format: pairs",
+            {"questions": ["Who built it?"], "answers": ["Zyxquor did."], "question_ids": [7]},
+            ["Zyxquor did."],
+            "Zyxquor did.",
+        ),
+        ("format: squad", SQUAD, ["It fell in 1911.", "Zyxquor built a lighthouse."], "Zyxquor built a lighthouse."),
+        (
+            "format: squad, boundaries: cut.jsonl",
+            SQUAD,
+            ["Zyxquor built a ligh", "thouse. It fell in 1911."],
+            "Zyxquor built a ligh",
+        ),
+    ],
+)
+def test_files_of_every_format_become_sentences_questions_and_gold(make_run, tmp_path, source, content, sentences, answer):
+    (tmp_path / "set.json").write_text(json.dumps(content))
+    (tmp_path / "cut.jsonl").write_text(json.dumps(BOUNDARIES) + "\n")
+    run = make_run(f"corpus.train={{files: set.json, {source}}}")
+    corpus = retrieval.open_corpora(run, ["train"])["train"]
+    table = open_sentences(corpus.sentences.stage.uri)
+    texts = dict(zip(table.ids(range(len(table))).to_pylist(), table.texts(range(len(table))).to_pylist()))
+    assert sorted(texts.values()) == sentences
+    (block,) = corpus.blocks()
+    questions = read_questions(block)
+    assert questions["text"].to_pylist() == ["Who built it?"]
+    assert [texts[id] for id in read_gold(block, questions)["sentence_id"].to_pylist()] == [answer]
