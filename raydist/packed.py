@@ -273,7 +273,8 @@ def _each(batches: Iterator[list[int]], work: Callable[[list[int]], None], threa
 def _max_tokens(config: Any) -> int:
     """How long a sequence can be: positions, less those that are counted from the padding id."""
     positions = getattr(config, "max_position_embeddings", None) or 10**9
-    return positions - (config.pad_token_id + 1) * FIRST_POSITION.get(config.model_type, 0)
+    is_counted = FIRST_POSITION.get(config.model_type)  # others may have no padding id
+    return positions - (config.pad_token_id + 1 if is_counted else 0)
 
 
 class _Group(NamedTuple):

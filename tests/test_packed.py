@@ -15,6 +15,10 @@ from transformers import (
     BertForSequenceClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
+    LlamaConfig,
+    LlamaModel,
+    Qwen3Config,
+    Qwen3Model,
     XLMRobertaConfig,
     XLMRobertaForSequenceClassification,
 )
@@ -235,6 +239,19 @@ def test_packed_and_padded_ways_agree_on_minilm():
     padded.layers = []
     for pooling in ("cls", "mean"):
         np.testing.assert_allclose(packed.encode(ids, pooling=pooling), padded.encode(ids, pooling=pooling), atol=1e-6)
+
+
+@pytest.mark.parametrize(("model_class", "config_class"), [(LlamaModel, LlamaConfig), (Qwen3Model, Qwen3Config)])
+def test_an_encoder_without_a_padding_id_takes_the_padded_way(model_class, config_class):
+    torch.manual_seed(0)
+    heads = {"num_key_value_heads": 2, "head_dim": 8}
+    model = model_class(config_class(**SHAPE, **heads, max_position_embeddings=40, initializer_range=0.3)).eval()
+    assert model.config.pad_token_id is None
+    encoder, ids = PackedEncoder(model), [row[0] for row in rows_of(model)]
+    assert (encoder.is_packed, encoder.max_tokens) == (False, 40)
+    with torch.inference_mode():
+        wanted = np.array([model(torch.tensor([row])).last_hidden_state[0].mean(0).numpy() for row in ids])
+    np.testing.assert_allclose(encoder.encode(ids, pooling="mean", normalise=False), wanted, atol=1e-5)
 
 
 def test_half_precision_takes_the_padded_way():
