@@ -74,7 +74,7 @@ def tower_folder(folder: Path, tower: str) -> Path:
 
 
 @contextmanager
-def _opening(auto_class: Any, folder: Path) -> Iterator[None]:
+def opening(auto_class: Any, folder: Path) -> Iterator[None]:
     """What transformers says of a folder that it cannot open becomes one message; what it says of others is not shown."""
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
@@ -86,6 +86,7 @@ def _opening(auto_class: Any, folder: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, StrictDataclassError, SafetensorError) as error:
         why = " ".join(str(error).split())[:200]
+        why += "; its weights are cut off or damaged, copy or download them again" if isinstance(error, SafetensorError) else ""
         raise InputError(f"{folder}: cannot be opened with {auto_class.__name__}: {why}") from None
 
 
@@ -94,8 +95,24 @@ def load_shape(auto_class: Any, folder: Path) -> Any:
     import torch
     from transformers import AutoConfig
 
-    with _opening(auto_class, folder), torch.device("meta"):
+    with opening(auto_class, folder), torch.device("meta"):
         return auto_class.from_config(AutoConfig.from_pretrained(folder))
+
+
+def open_weights(auto_class: Any, folder: Path, **settings: Any) -> tuple[Any, list[str]]:
+    """A model of transformers from a folder, in float32, and the names of the weights that the folder lacks."""
+    import torch
+
+    how = {"dtype": torch.float32, "use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
+    with opening(auto_class, folder):
+        model, found = auto_class.from_pretrained(folder, **how, **settings)
+    if mismatched := sorted(found["mismatched_keys"]):  # of which transformers itself would tell neither name nor shape
+        name, seen, wanted = mismatched[0]
+        raise InputError(
+            f"{folder}: cannot be opened with {auto_class.__name__}: {name} has the shape {list(seen)} in its weights, and "
+            f"{list(wanted)} by its config.json; copy or download both again"
+        )
+    return model, sorted(found["missing_keys"])
 
 
 def load_pretrained(
@@ -105,14 +122,15 @@ def load_pretrained(
     import torch
     from transformers import AutoConfig
 
-    with _opening(auto_class, folder), torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = AutoConfig.from_pretrained(folder, **settings)
+        with opening(auto_class, folder):
+            config = AutoConfig.from_pretrained(folder, **settings)
         for key in DROPOUTS:
             if dropout is not None and getattr(config, key, None) is not None:
                 setattr(config, key, dropout)
         how = {} if attention == "auto" else {"attn_implementation": attention}
-        return auto_class.from_pretrained(folder, config=config, dtype=torch.float32, use_safetensors=True, **how)
+        return open_weights(auto_class, folder, config=config, **how)[0]
 
 
 def _checked(folder: Path, towers: bool) -> Path:
