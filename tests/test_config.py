@@ -219,6 +219,17 @@ def test_what_a_config_knows_of_readers_and_sample_is_theirs():
         override(Config(), {"data.sample.size": MIN_CORPUS - 1})
 
 
+def test_lists_are_as_deep_as_the_names_of_their_metrics_say():
+    from raydist.retriever.metrics import score_run
+
+    metrics = score_run({}, {"a question": {"a sentence": 1}}).values
+    deepest = max(int(name.partition("@")[2]) for name in metrics)
+    assert override(Config(), {"retriever.search_depth": deepest}).retriever.search_depth == deepest
+    said = rf"retriever\.search_depth: MRR@{deepest} and recall@{deepest} are of .* give {deepest} or more, got {deepest - 1}"
+    with pytest.raises(ConfigError, match=said):
+        override(Config(), {"retriever.search_depth": deepest - 1})
+
+
 def test_a_text_with_a_colon_is_a_text_in_an_override_and_a_mapping_is_in_braces():
     config = load_config("retriever", ["retriever.question_prefix=query: ", "corpus.test={mine: {files: a}}"]).config
     assert config.retriever.question_prefix == "query: "

@@ -1,5 +1,6 @@
 """Models by name."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,11 @@ def test_a_name_that_stands_for_nothing_is_answered_with_what_there_is(name, mes
         ([], "has no config.json"),
         (["config.json"], "has no weights"),
         (["config.json", "pytorch_model.bin"], "only pytorch_model.bin, which are not read because such files can run code"),
+        (
+            ["config.json", "extra.safetensors"],
+            r"no weights \(extra.safetensors would not be read: wanted model.safetensors",
+        ),
+        (["config.json", "pytorch_model.bin", "extra.safetensors"], "only pytorch_model.bin, which are not.*extra.safetensors"),
         (["config.json", "model.safetensors", "tokenizer_config.json"], r"has no tokenizer .*AutoTokenizer.*save_pretrained"),
     ],
 )
@@ -53,6 +59,32 @@ def test_a_folder_without_safe_weights_or_a_tokenizer_is_refused(tmp_path, files
         (tmp_path / name).write_text("{}")
     with pytest.raises(InputError, match=message):
         model_folder(str(tmp_path))
+
+
+@pytest.mark.parametrize("ending", ["bin", "safetensors"])
+def test_shards_are_weights_where_they_are_safetensors(tmp_path, ending):
+    shards = [f"model-0000{number}-of-00002.{ending}" for number in (1, 2)]
+    for name in ("config.json", "vocab.txt", "extra.safetensors", *shards):
+        (tmp_path / name).write_text("{}")
+    index = {"metadata": {}, "weight_map": dict(zip("ab", shards))}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    if ending == "safetensors":
+        assert model_folder(str(tmp_path)) == tmp_path
+    else:
+        with pytest.raises(InputError, match=f"only {', '.join(shards)}, which are not read"):
+            model_folder(str(tmp_path))
+
+
+@pytest.mark.parametrize("ending", ["bin", "safetensors"])
+def test_weights_that_a_config_names_are_taken_where_they_are_safetensors(tmp_path, ending):
+    (tmp_path / "config.json").write_text(json.dumps({"transformers_weights": f"adapter_model.{ending}"}))
+    for name in ("vocab.txt", "extra.safetensors", f"adapter_model.{ending}"):
+        (tmp_path / name).touch()
+    if ending == "safetensors":
+        assert model_folder(str(tmp_path)) == tmp_path
+    else:
+        with pytest.raises(InputError, match=r"only adapter_model\.bin, which are not read"):
+            model_folder(str(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"", b'{"model_type": "be', b"[]", b"\xff\xfe"])

@@ -1,5 +1,7 @@
 """Packed inference equals the plain model, whatever the batches; other encoders take the padded way to the same results."""
 
+import json
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -16,13 +18,17 @@ from transformers import (
     BertForSequenceClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
+    LlamaConfig,
+    LlamaModel,
+    Qwen3Config,
+    Qwen3Model,
     XLMRobertaConfig,
     XLMRobertaForSequenceClassification,
 )
 
 from raydist import packed
 from raydist.errors import InputError
-from raydist.models import model_folder
+from raydist.models import load_pretrained, model_folder
 from raydist.packed import PackedEncoder, PairFormat, cut_by_tokens, cut_longer_first, load_for_inference, tokenize
 
 SHAPE = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
@@ -266,6 +272,19 @@ def test_packed_and_padded_ways_agree_on_minilm():
         np.testing.assert_allclose(packed.encode(ids, pooling=pooling), padded.encode(ids, pooling=pooling), atol=1e-6)
 
 
+@pytest.mark.parametrize(("model_class", "config_class"), [(LlamaModel, LlamaConfig), (Qwen3Model, Qwen3Config)])
+def test_an_encoder_without_a_padding_id_takes_the_padded_way(model_class, config_class):
+    torch.manual_seed(0)
+    heads = {"num_key_value_heads": 2, "head_dim": 8}
+    model = model_class(config_class(**SHAPE, **heads, max_position_embeddings=40, initializer_range=0.3)).eval()
+    assert model.config.pad_token_id is None
+    encoder, ids = PackedEncoder(model), [row[0] for row in rows_of(model)]
+    assert (encoder.is_packed, encoder.max_tokens) == (False, 40)
+    with torch.inference_mode():
+        wanted = np.array([model(torch.tensor([row])).last_hidden_state[0].mean(0).numpy() for row in ids])
+    np.testing.assert_allclose(encoder.encode(ids, pooling="mean", normalise=False), wanted, atol=1e-5)
+
+
 def test_half_precision_takes_the_padded_way():
     assert not PackedEncoder(make("bert").to(torch.bfloat16)).is_packed
 
@@ -316,6 +335,50 @@ def test_a_saved_model_is_opened_with_its_head(tmp_path):
     model, _ = load_for_inference("AutoModelForSequenceClassification", tmp_path, "cpu")
     assert PackedEncoder(model).score([([1, 2], [0, 0])]).shape == (1, 1)
     assert AutoModel.from_pretrained(tmp_path) is not None
+
+
+def with_words_more(folder):
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(said | {"vocab_size": said["vocab_size"] + 1}))
+
+
+def without_bytes(kept):
+    def cut(folder):
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:kept])
+
+    return cut
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (without_bytes(0), "header too small; its weights are cut off or damaged, copy or download them again"),
+        (without_bytes(-5), "not fully covered; its weights are cut off or damaged, copy or download them again"),
+        (
+            with_words_more,
+            r"embeddings.word_embeddings.weight has the shape \[(\d+), 64\] in its weights, and \[\d+, 64\] by its "
+            r"config.json; copy or download both again",
+        ),
+    ],
+)
+def test_a_damaged_folder_is_one_message_for_inference_and_for_training(tmp_path, damage, message):
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder("builtin:tiny"), folder)
+    damage(folder)
+    for load in (lambda: load_for_inference("AutoModel", folder), lambda: load_pretrained(AutoModel, folder)):
+        with pytest.raises(InputError, match=f"^{folder}: cannot be opened with AutoModel: [^/]*{message}$"):
+            load()
+
+
+def test_nothing_is_read_by_pickle(tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder("builtin:tiny"), folder)
+    torch.save(AutoModel.from_pretrained(folder).state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").rename(folder / "extra.safetensors")
+    monkeypatch.setattr(torch, "load", None)  # nor is it called
+    with pytest.raises(InputError, match=f"{folder}: cannot be opened with AutoModel: .*no file named model.safetensors"):
+        load_for_inference("AutoModel", folder)
 
 
 @pytest.mark.parametrize("room", [1, 2, 7, 8, 15, 30])

@@ -461,6 +461,13 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
     given = run.config.cross_encoder
     found = find(run, corpus, encoder, NEGATIVES_DEPTH)
     labelled = label_pairs(run, corpus, found)
+    held_out = sum(np.count_nonzero(table["is_dev"].to_numpy()) for table in _tables(labelled, ["is_dev"]))
+    for_training = labelled.manifest.rows - held_out
+    if not held_out or not (for_training or given.trained):
+        raise InputError(
+            f"{corpus.num_questions} questions leave {for_training} pairs for training and {held_out} held out, by which a "
+            "cross-encoder is judged: give more questions, or set mining.dev_share"
+        )
     lengths = {"max_question_length": given.max_question_length, "max_length": given.max_length}
     model = {"name": given.model.name, "revision": given.model.revision}
     context = _cross_context(run)
@@ -492,11 +499,6 @@ def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bo
             extra={"dev": dev},
         )
         sets[name] = _rows(rows)
-    if not sets["train"]["rows"] or not sets["dev"]["rows"]:
-        raise InputError(
-            f"{corpus.num_questions} questions leave {sets['train']['rows']} pairs for training and {sets['dev']['rows']} held "
-            f"out: give more questions, or set mining.dev_share"
-        )
     train_on(beside, sets, fresh=fresh)
     _judge(run, beside, corpus, labelled, encoder, found.vectors)
     return beside

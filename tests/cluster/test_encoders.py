@@ -15,6 +15,7 @@ from raydist.cluster.pipeline import Run
 from raydist.config import ClusterConfig, load_config
 from raydist.errors import InputError
 from raydist.mining import parts
+from raydist.mining.cross_encoder import load_cross_encoder
 from raydist.models import model_folder, open_model
 from raydist.retriever.dual_encoder import load_dual_encoder
 from raydist.storage import folder_digest
@@ -64,6 +65,17 @@ def test_an_encoder_without_weights_or_with_broken_ones_is_one_message_and_statu
     assert "Traceback" not in error
     begun = {path.name.rpartition("-")[0] for path in (tmp_path / "runs" / "stages").iterdir()}
     assert ("bm25" in begun) == (weights is not None)
+
+
+@pytest.mark.parametrize("is_trained", ["true", "false"])
+def test_questions_too_few_to_judge_a_cross_encoder_are_told_before_it_is_asked(no_ray, tmp_path, capsys, is_trained):
+    tiny, ready = model_folder("builtin:tiny"), tmp_path / "cross_encoder"
+    load_cross_encoder(tiny).save(ready, tiny)
+    given = [f"cross_encoder.model.name={ready}", f"cross_encoder.trained={is_trained}", "mining.dev_share=0.000001"]
+    assert job("mine", ["debug_retrieval", *given, f"storage={tmp_path / 'runs'}", "data.sample.size=200"]) == 2
+    error = capsys.readouterr().err
+    assert re.search(r"questions leave \d+ pairs for training and 0 held out.*: give more questions, or set", error), error
+    assert not any((tmp_path / "runs" / "stages").glob("held_out_scores-*"))
 
 
 def test_a_cross_encoder_with_broken_weights_names_its_pairs_and_costs_nothing_that_was_made(trained, tmp_path, capsys):
