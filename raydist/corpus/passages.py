@@ -24,6 +24,7 @@ import io
 import json
 import re
 import unicodedata
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -416,7 +417,7 @@ def _rows(path: Path, rejected: list[Rejected]) -> Iterator[tuple[int, dict[str,
                 yield from _csv_rows(path, file, suffix == ".tsv", rejected)
             else:
                 yield from _json_rows(path, file, rejected)
-    except (UnicodeDecodeError, csv.Error, pa.ArrowException, EOFError, OSError) as error:
+    except (UnicodeDecodeError, csv.Error, pa.ArrowException, EOFError, OSError, zlib.error) as error:
         raise InputError(f"{path} cannot be read as {suffix[1:]}: {error}") from error
 
 
@@ -703,7 +704,7 @@ def _json_lists(path: Path, keys: Sequence[str]) -> list[list[Any]]:
     try:
         with _open(path) as file:
             document = json.loads(file.read().decode("utf-8"))
-    except (ValueError, RecursionError, EOFError, OSError) as error:
+    except (ValueError, RecursionError, EOFError, OSError, zlib.error) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict) or not all(isinstance(document.get(key), list) for key in keys):
         seen = ", ".join(document) if isinstance(document, dict) else type(document).__name__

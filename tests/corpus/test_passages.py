@@ -294,9 +294,12 @@ def test_a_column_that_is_not_there_and_a_file_that_is_no_table_are_named(tmp_pa
     (tmp_path / "rows.parquet").write_bytes(b"no parquet")
     with pytest.raises(InputError, match="cannot be read as parquet"):
         list(read_table(tmp_path / "rows.parquet", ("id",)))
-    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(b'{"id": "a"}\n')[:-4])
-    with pytest.raises(InputError, match="cannot be read as jsonl"):
-        list(read_table(tmp_path / "rows.jsonl.gz", ("id",)))
+    whole = bytearray(gzip.compress(b'{"id": "a"}\n'))
+    damaged = whole[:10] + b"\xff" + whole[11:]
+    for content in (whole[:-4], damaged):
+        (tmp_path / "rows.jsonl.gz").write_bytes(content)
+        with pytest.raises(InputError, match="cannot be read as jsonl"):
+            list(read_table(tmp_path / "rows.jsonl.gz", ("id",)))
     with pytest.raises(InputError, match="cannot tell"):
         list(read_table(tmp_path / "rows.bin", ("id",)))
 
