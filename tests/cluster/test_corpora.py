@@ -267,3 +267,15 @@ def test_files_of_every_format_become_sentences_questions_and_gold(make_run, tmp
     questions = read_questions(block)
     assert questions["text"].to_pylist() == ["Who built it?"]
     assert [texts[id] for id in read_gold(block, questions)["sentence_id"].to_pylist()] == [answer]
+
+
+@pytest.mark.parametrize("command", ["index", "mine", "run"])
+def test_a_corpus_without_a_sentence_is_one_message_of_every_command(no_ray, tmp_path, capsys, command):
+    (tmp_path / "empty" / "qrels").mkdir(parents=True)
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (tmp_path / "empty" / name).touch()
+    (tmp_path / "empty" / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n")
+    given = ["debug_retrieval", f"storage={tmp_path / 'runs'}", f"data.root={tmp_path}", "corpus.train=empty"]
+    assert job(command, given) == 2
+    file = tmp_path / "empty" / "corpus.jsonl"
+    assert capsys.readouterr().err == f"error: {file}: the corpus is empty; wanted at least one sentence with text\n"
