@@ -523,6 +523,10 @@ def _problem(name: str, value: Any) -> str:
     return ""
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and not _problem("text", value)
+
+
 def _is_int32(text: str) -> bool:
     return bool(re.fullmatch(r"-?\d{1,10}", text)) and -(2**31) <= int(text) < 2**31
 
@@ -719,13 +723,13 @@ def read_reqa(path: Path) -> RetrievalSet:
     if len(questions) != len(truths):
         raise InputError(f"{path} has {len(questions)} questions and {len(truths)} ground_truths; wanted one for each")
     rejected: list[Rejected] = []
-    rows = [_sentence(f"s{place:08d}", text if isinstance(text, str) else "") for place, text in enumerate(candidates)]
+    rows = [_sentence(f"s{place:08d}", text if _is_text(text) else "") for place, text in enumerate(candidates)]
     sentences = pa.Table.from_pylist(rows, SENTENCE_SCHEMA)
     asked, judged = [], []
     for line, (text, places) in enumerate(zip(questions, truths), 1):
         id = f"q{line - 1:08d}"
         where = {"file": str(path), "line": line, "question_id": id}
-        asked.append({"text": text if isinstance(text, str) else "", "language": "en", **where})
+        asked.append({"text": text if _is_text(text) else "", "language": "en", **where})
         for place in places if isinstance(places, list) else [places]:
             if isinstance(place, int):
                 judged.append({"sentence_id": f"s{place:08d}", "relevance": 1, **where})
@@ -748,7 +752,7 @@ def read_answer_pairs(path: Path) -> RetrievalSet:
     judged, rejected = [], []
     for line, (question, answer, number) in enumerate(zip(questions, answers, ids), 1):
         id = str(number)
-        if not isinstance(answer, str) or not answer.strip() or not isinstance(question, str):
+        if not _is_text(answer) or not answer.strip() or not _is_text(question):
             rejected.append(Rejected(str(path), line, id, "question", WRONG_TYPE, f"{question!r}, {answer!r}"[:200]))
             continue
         where = {"file": str(path), "line": line, "question_id": id}

@@ -705,3 +705,15 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch, layout):
         peaks[rows] = tracemalloc.get_traced_memory()[1] + arrow
         tracemalloc.stop()
     assert (peaks[2_500] - peaks[500]) / 2_000 < 150
+
+
+def test_a_text_that_cannot_be_written_as_utf8_is_rejected_from_reqa_files_and_pairs(tmp_path):
+    lone = "\ud800"
+    reqa = {"questions": ["Who?", lone], "candidates": ["He did.", lone], "ground_truths": [[0], [0]]}
+    pairs = {"questions": ["Who?", lone, "What?"], "answers": ["He did.", "It.", lone], "question_ids": [1, 2, 3]}
+    for name, content, read in (("reqa", reqa, read_reqa), ("pairs", pairs, read_answer_pairs)):
+        (tmp_path / name).write_text(json.dumps(content))
+        found = read(tmp_path / name)
+        assert found.questions["text"].to_pylist() == ["Who?"]
+        assert found.sentences["text"].to_pylist() == ["He did."]
+        assert len(found.rejected) == 2
