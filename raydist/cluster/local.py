@@ -85,10 +85,11 @@ class LocalRay:
         """What Ray starts meanwhile comes last, too, as its parent does. A worker that takes a dead one's place must not: where
         others use all cores, it would hardly get to its first step, at which all are told anew.
         """
-        if self.stood_back is not None:
-            for process in _children() - self.stood_back:
+        known = self.stood_back  # training may end meanwhile, and with it what is known of
+        if known is not None:
+            for process in _children() - known:
                 _schedule(process, os.sched_getscheduler(0))
-                self.stood_back.add(process)
+                known.add(process)
 
     def end(self) -> None:
         import ray

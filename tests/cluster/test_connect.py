@@ -99,3 +99,26 @@ def test_a_start_that_took_too_long_is_tried_again_and_leaves_no_process(monkeyp
                 cluster.start()
     assert [process.wait(timeout=10) for process in begun] == [-9] * failures
     assert capsys.readouterr().out.count("once more") == min(failures, 2)
+
+
+def test_training_may_end_while_newcomers_are_looked_for(monkeypatch):
+    import ray
+
+    from raydist.cluster import local
+
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    cluster = local.LocalRay(hush=False)
+    try:
+        cluster.stood_back = set()
+
+        def children() -> set:
+            cluster.stood_back = None  # as the main thread says it
+            return {local.psutil.Process()}
+
+        monkeypatch.setattr(local, "_children", children)
+        monkeypatch.setattr(local, "_schedule", lambda process, policy: None)
+        cluster._help_newcomers()
+        assert cluster.stood_back is None
+    finally:
+        cluster.end()
