@@ -28,7 +28,7 @@ import numpy as np
 from agreement import assert_agreement
 
 from raydist.corpus.passages import split_sentences
-from raydist.mining.bm25 import Index, WordRules, build_index
+from raydist.retrieval.bm25 import Index, WordRules, build_index
 
 SEARCH_TARGET, BUILD_TARGET, K = 0.95, 2.4, 100
 RTOL, ATOL = 1e-4, 1e-5  # of scores

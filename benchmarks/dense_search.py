@@ -28,7 +28,7 @@ import torch
 from agreement import assert_agreement
 from scoring import rounds_of, seconds
 
-from raydist.retriever.index import DenseIndex, build_index
+from raydist.retrieval.dense import DenseIndex, build_index
 
 TARGET, DIMENSION = 1.0, 384
 RTOL, ATOL = 0.0, 1e-5  # of scores

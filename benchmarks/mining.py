@@ -50,15 +50,15 @@ from transformers.utils import logging
 from raydist.cores import use_cores
 from raydist.corpus.passages import RetrievalSet, read_reqa
 from raydist.corpus.sentences import build_sentence_table
-from raydist.mining import bm25
-from raydist.mining.candidates import find_candidates, hit_table
-from raydist.mining.cross_encoder import sigmoid
-from raydist.mining.scoring import CrossScorer
-from raydist.mining.silver import select_silver, with_texts
-from raydist.models import model_folder
+from raydist.models.loading import model_folder
 from raydist.records import SCORED_SCHEMA
-from raydist.retriever import index as dense
-from raydist.retriever.encode import TextEncoder
+from raydist.retrieval import bm25
+from raydist.retrieval import dense as dense
+from raydist.retrieval.candidates import find_candidates, hit_table
+from raydist.retrieval.cross_encoder import sigmoid
+from raydist.retrieval.encode import TextEncoder
+from raydist.retrieval.scoring import CrossScorer
+from raydist.retrieval.silver import select_silver, with_texts
 
 TARGET, MAX_LENGTH = 2.5, 480
 BATCH_SIZES, TRIES = (4, 8, 16, 32), 3

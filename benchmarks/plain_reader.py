@@ -23,7 +23,7 @@ from transformers.utils import logging
 
 from raydist.cores import use_cores
 from raydist.corpus.readers import plan_splits, read_split
-from raydist.models import model_folder
+from raydist.models.loading import model_folder
 from raydist.reader.metrics import adversarial_scores, aggregate, score_predictions
 from raydist.reader.parts import draw_questions
 

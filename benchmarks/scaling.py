@@ -17,7 +17,7 @@ from pathlib import Path
 from lab import RAYDIST
 from turns import Side
 
-from raydist.reader.significance import bootstrap_interval
+from raydist.statistics import bootstrap_interval
 
 TURN = 3  # steps
 WANTED = 1.6

@@ -20,7 +20,7 @@ import psutil
 from lab import GRACE_S, RAYDIST, Family, kill
 
 from raydist.config import load_config
-from raydist.training.search import plan_sweep
+from raydist.sweep.plan import plan_sweep
 
 MINUTES = 20
 

@@ -26,12 +26,12 @@ from transformers.utils import logging
 from raydist.config import Config
 from raydist.cores import use_cores
 from raydist.corpus.readers import plan_splits, read_split
-from raydist.models import model_folder
+from raydist.files.storage import encode_table
+from raydist.models.loading import model_folder
 from raydist.reader.features import make_windows
 from raydist.reader.metrics import aggregate, score_predictions
 from raydist.reader.rows import WindowRows
 from raydist.records import Example, examples_table
-from raydist.storage import encode_table
 from raydist.training.loop import seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.tasks import build_reader_task

@@ -170,7 +170,7 @@ def search(
 
     Example: raydist search runs/retrieval/index "When was the bridge built?" -k 5
     """
-    from raydist.retriever.search import Searcher
+    from raydist.retrieval.searcher import Searcher
 
     for rank, hit in enumerate(Searcher(index).search([question], k)[0], 1):
         print(f"{rank:3}  {hit.score:9.4f}  {hit.sentence_id}  {hit.text}")
@@ -183,7 +183,7 @@ def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
     Example: raydist sweep sweeps/pfa_bottleneck sweep.seeds=[0,1,2]
     """
     from raydist.config import load_config
-    from raydist.training.search import plan_sweep
+    from raydist.sweep.plan import plan_sweep
 
     loaded = load_config(config, overrides or ())
     plan_sweep(loaded.config)  # what is wrong is told before Ray is loaded
@@ -230,8 +230,8 @@ def sample(
 
     Example: raydist sample world --size medium --seed 1
     """
-    from raydist.progress import Progress
     from raydist.sample.write import write_sample
+    from raydist.terminal import Progress
 
     with Progress("sample world", 0, "passages") as bar:
         counts = write_sample(out, size, seed, lambda done, total: bar.update(done, total=total))
@@ -263,7 +263,7 @@ def clean(
     Example: raydist clean runs --keep-runs quickstart --keep-runs "mine*" --yes
     """
     from raydist.cluster.pipeline import unused_stages
-    from raydist.storage import Storage
+    from raydist.files.storage import Storage
 
     store = Storage(storage)
     unused = unused_stages(store, keep_runs or ())
@@ -393,7 +393,7 @@ def config_check(config: ConfigArg, overrides: Overrides = None) -> None:
 
     loaded = load_config(config, overrides or ())
     if loaded.config.sweep:
-        from raydist.training.search import plan_sweep
+        from raydist.sweep.plan import plan_sweep
 
         plan_sweep(loaded.config)
     print(f"{config}: no problem found")
@@ -436,7 +436,7 @@ def guarded(command: Callable[[], object]) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     except Exception as error:
-        from raydist.storage import StorageError
+        from raydist.files.storage import StorageError
 
         expected = isinstance(error, StorageError) or type(error).__name__ in ("TrainingFailed", "NotStarted")
         if is_lost(error):

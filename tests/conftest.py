@@ -12,7 +12,7 @@ def pytest_addoption(parser):
 @pytest.fixture
 def s3(tmp_path, monkeypatch):
     """An object store of one bucket; what is fetched from it goes to a cache of this test's own."""
-    from s3_server import serve
+    from helpers.s3_server import serve
 
     monkeypatch.setenv("RAYDIST_CACHE", str(tmp_path / "cache"))
     with serve() as store:

@@ -220,7 +220,7 @@ def test_what_a_config_knows_of_readers_and_sample_is_theirs():
 
 
 def test_lists_are_as_deep_as_the_names_of_their_metrics_say():
-    from raydist.retriever.metrics import score_run
+    from raydist.retrieval.metrics import score_run
 
     metrics = score_run({}, {"a question": {"a sentence": 1}}).values
     deepest = max(int(name.partition("@")[2]) for name in metrics)
@@ -350,7 +350,7 @@ def test_override_changes_dotted_keys_and_checks_them():
 )
 def test_a_dense_index_gets_the_parameters_of_its_kind_alone(kind, settings, search):
     """So a parameter of another kind makes no other index: it would be built anew for nothing."""
-    from raydist.retriever.index import DenseSearch, DenseSettings
+    from raydist.retrieval.dense import DenseSearch, DenseSettings
 
     sections = {"ivf": {"nlist": 64, "nprobe": 8}, "hnsw": {"m": 16, "ef_construction": 99, "ef_search": 77}}
     index = override(Config(), {"index": {"dense": kind, **sections, "pq": {"m": 12, "bits": 6}}}).index
@@ -361,7 +361,7 @@ def test_a_dense_index_gets_the_parameters_of_its_kind_alone(kind, settings, sea
 
 
 def test_without_a_word_the_parameters_of_config_and_index_are_the_same():
-    from raydist.retriever.index import DenseSearch, DenseSettings
+    from raydist.retrieval.dense import DenseSearch, DenseSettings
 
     for kind in ("flat", "ivf", "hnsw", "pq"):
         index = override(Config(), {"index.dense": kind}).index

@@ -13,7 +13,7 @@ from typing import Any, Self
 from raydist.cluster import local
 from raydist.config import ClusterConfig
 from raydist.errors import InputError
-from raydist.progress import say
+from raydist.terminal import say
 
 WORKER_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while another process holds their core cost 4 x

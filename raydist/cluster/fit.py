@@ -26,14 +26,14 @@ from raydist.cluster.watch import show
 from raydist.config import Config
 from raydist.cores import use_cores
 from raydist.errors import InputError
+from raydist.files.storage import Storage, StorageError, has_model, unwritable, writing_to
 from raydist.objectives.base import world_size
-from raydist.progress import Progress, say
-from raydist.storage import Storage, StorageError, has_model, unwritable, writing_to
-from raydist.training.kinds import Kind, name_questions, open_kind
+from raydist.terminal import Progress, say
 from raydist.training.loop import NonFiniteLoss, StepReport, num_steps, seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.trace import write_traces
-from raydist.training.track import Tracker, open_trackers
+from raydist.training.trackers import Tracker, open_trackers
+from raydist.training.trainable import Kind, name_questions, open_kind
 
 RAYS_LIST = "checkpoints/checkpoint_manager_snapshot.json"
 NOTICE_S = 2.0  # between questions whether a node is to be taken away; each is a short wait for all ranks

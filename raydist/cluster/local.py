@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from raydist.progress import say
+from raydist.terminal import say
 
 # No node is taken away with notice, and the end of a training is seen sooner.
 # Its workers stand back for nobody: Ray gives them niceness 15, and a thread that waits for its turn holds up all others.

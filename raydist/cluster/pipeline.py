@@ -26,10 +26,7 @@ from raydist.cluster.stages import Work, run_parts
 from raydist.cluster.watch import show
 from raydist.config import Config, SourceConfig, flatten, override, to_yaml
 from raydist.errors import InputError
-from raydist.models import is_folder
-from raydist.progress import Progress, duration, said_if_long, say
-from raydist.records import REJECTED_SCHEMA, ReadCounts
-from raydist.storage import (
+from raydist.files.storage import (
     Manifest,
     Stage,
     Storage,
@@ -43,8 +40,11 @@ from raydist.storage import (
     has_model,
     read_parquet,
 )
-from raydist.training import track
-from raydist.training.search import Ledger, is_finished
+from raydist.models.loading import is_folder
+from raydist.records import REJECTED_SCHEMA, ReadCounts
+from raydist.sweep.plan import Ledger, is_finished
+from raydist.terminal import Progress, duration, said_if_long, say
+from raydist.training import trackers as track
 
 EXAMPLES_VERSION = 5  # raise when a reader's output changes: older stages are then not taken for current ones
 WINDOWS_VERSION = 1
@@ -107,7 +107,7 @@ class Run:
 
     @cached_property
     def model_folder(self) -> Path:
-        from raydist.models import model_folder
+        from raydist.models.loading import model_folder
 
         may_have_two = self.config.task == "retriever" and self.config.retriever.towers != "shared"
         return model_folder(self.config.model.name, self.config.model.revision, towers=may_have_two)
@@ -686,7 +686,7 @@ def predict(run: Run, names: list[str] | None = None) -> dict[str, pa.Table]:
 
 def reader_folder(run: Run) -> Path:
     """The reader that predicts: predict.model, else the run's own."""
-    from raydist.models import model_folder
+    from raydist.models.loading import model_folder
 
     config = run.config
     if config.predict.model:

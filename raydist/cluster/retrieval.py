@@ -5,7 +5,7 @@
 
 A block is `mining.part_questions` questions: the unit of work of every stage between questions and pairs. What a block holds
 depends on the questions alone, so results do not depend on workers or nodes (the last bits of a model that is not packed, see
-raydist/packed.py, do on the threads of an actor, which `cluster.threads_per_worker` fixes). The driver sees counts, and no
+models/packed.py, do on the threads of an actor, which `cluster.threads_per_worker` fixes). The driver sees counts, and no
 texts. What grows with the corpus: the sentence table and the indexes, all mapped; with the questions: one file of hits,
 candidates and scores per block. A cross-encoder and the dual encoders it is compared with are runs of their own beside the
 main one.
@@ -29,12 +29,12 @@ from raydist.cluster.watch import show
 from raydist.config import CORPUS_COLUMNS, Config, CorpusSource, MiningConfig, RetrieverConfig, flatten, override
 from raydist.corpus.readers import language_of
 from raydist.errors import InputError
-from raydist.mining import parts as make
-from raydist.models import TOWERS, is_folder, open_model, tower_folder
-from raydist.progress import said_if_long, say
+from raydist.files.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
+from raydist.models.loading import TOWERS, is_folder, open_model, tower_folder
 from raydist.records import RANKED_SCHEMA, rejected_table
-from raydist.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
-from raydist.training import track
+from raydist.retrieval import parts as make
+from raydist.terminal import said_if_long, say
+from raydist.training import trackers as track
 
 VERSION = 4  # raise when a stage's output changes
 SILVER_VERSION = 4  # the same, of silver pairs alone: no score is asked for again
@@ -215,7 +215,7 @@ class Encoder:
 def _encoder(
     run: Run, where: dict[str, Any], folder: Path, used: RetrieverConfig | MiningConfig, pooling: str, context: bool
 ) -> Encoder:
-    from raydist.retriever.pooling import resolve_prefixes
+    from raydist.retrieval.pooling import resolve_prefixes
 
     given = run.config.retriever
     lengths = {"question": given.max_question_length, "answer": given.max_answer_length}
@@ -225,7 +225,7 @@ def _encoder(
 
 def mining_encoder(run: Run) -> Encoder:
     """The encoder that finds candidates in the first round."""
-    from raydist.models import model_folder
+    from raydist.models.loading import model_folder
 
     given = run.config.mining
     where = {"name": given.encoder, "revision": None}
@@ -234,7 +234,7 @@ def mining_encoder(run: Run) -> Encoder:
 
 def own_encoder(run: Run) -> Encoder:
     """The model that training starts from, untrained."""
-    from raydist.models import model_folder
+    from raydist.models.loading import model_folder
 
     model, given = run.config.model, run.config.retriever
     where = {"name": model.name, "revision": model.revision}
@@ -251,7 +251,7 @@ def trained_encoder(run: Run) -> Encoder:
 
 def index_bm25(run: Run, corpus: Corpus) -> Made:
     """A BM25 index of a corpus, in shards whose statistics are those of the whole."""
-    from raydist.mining.bm25 import estimate_bytes, publish_index, stop_words
+    from raydist.retrieval.bm25 import estimate_bytes, publish_index, stop_words
 
     given, rows = run.config.index, corpus.num_sentences
     rules = {"min_chars": given.min_chars, "stop_words": stop_words(given.stop_words), "stemmer": given.stemmer}
@@ -273,8 +273,8 @@ def index_bm25(run: Run, corpus: Corpus) -> Made:
 
 def index_dense(run: Run, corpus: Corpus, encoder: Encoder) -> Made:
     """Vectors of all sentences of a corpus."""
-    from raydist.retriever.encode import ENCODE_ROWS
-    from raydist.retriever.index import FAISS_FILE, DenseSettings, estimate_bytes, publish_index
+    from raydist.retrieval.dense import FAISS_FILE, DenseSettings, estimate_bytes, publish_index
+    from raydist.retrieval.encode import ENCODE_ROWS
 
     given, rows = run.config.index, corpus.num_sentences
     settings = given.dense_settings()
@@ -542,8 +542,8 @@ def _judge(run: Run, beside: Run, corpus: Corpus, labelled: Made, encoder: Encod
     """cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs, beside them what the encoder's
     vectors say of the same pairs, and both calibrations; and which sources the negatives of all pairs came from.
     """
-    from raydist.mining import cross_encoder as judge
-    from raydist.mining.negatives import count_sources, fallbacks
+    from raydist.retrieval import cross_encoder as judge
+    from raydist.retrieval.negatives import count_sources, fallbacks
 
     sources = count_sources(_tables(labelled, ["asked", "source"]))
     if told_fallbacks := fallbacks(sources):
@@ -671,7 +671,7 @@ def _tell_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
     yield of every round where there are several, and under the plain names that of the last.
     """
     from raydist.corpus.sentences import SentenceTable
-    from raydist.mining.silver import example_table, write_selection
+    from raydist.retrieval.silver import example_table, write_selection
 
     mining = run.config.mining
     sentences = SentenceTable(Storage(corpus.sentences.stage.uri).local_copy("") / "table")
@@ -868,8 +868,8 @@ def _rerank(run: Run, cross_encoder: Run, corpus: Corpus, hits: Made, depth: int
 
 def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, Iterator[Ranked]]) -> None:
     """One method after the other, one block of questions at a time; what stays is a value for each question."""
-    from raydist.reader.significance import bootstrap_interval
-    from raydist.retriever.metrics import gold_of, join_scores, score_run, trec_gold, trec_run
+    from raydist.retrieval.metrics import gold_of, join_scores, score_run, trec_gold, trec_run
+    from raydist.statistics import bootstrap_interval
 
     ties, samples = run.config.evaluate.ties, run.config.evaluate.bootstrap
     tables = [make.read_gold(block, make.read_questions(block)) for block in corpus.blocks()]
@@ -914,7 +914,7 @@ def _score_lists(run: Run, corpus: Corpus, ranked: dict[str, Iterator[Ranked]]) 
 
 def _differences(values: dict[str, pa.Table], name: str, samples: int) -> dict[str, float]:
     """How far each method is above gold pairs alone, and weights above none: paired over questions, with interval and p."""
-    from raydist.reader.significance import paired_bootstrap
+    from raydist.statistics import paired_bootstrap
 
     pairs = [(method, "gold") for method in values if method != "gold"] + [("gold_silver_weighted", "gold_silver")]
     found: dict[str, float] = {}
@@ -937,7 +937,7 @@ def _differences(values: dict[str, pa.Table], name: str, samples: int) -> dict[s
 
 def index(run: Run) -> Path:
     """An index of the training corpus (else of the first test set) in the run's folder, with the texts, for searching."""
-    from raydist.retriever.search import publish
+    from raydist.retrieval.searcher import publish
 
     if not run.folder.is_local:
         raise InputError(f"an index is written to a disk, and storage is {run.config.storage}: set storage to a folder")
@@ -962,7 +962,7 @@ def index(run: Run) -> Path:
 def add_to_index(run: Run, files: list[Path]) -> int:
     """Add documents to the run's index, read as index/corpus.json says that its own were."""
     from raydist.corpus.passages import open_additions
-    from raydist.retriever.search import add_sentences
+    from raydist.retrieval.searcher import add_sentences
 
     if not run.folder.exists("index/corpus.json"):
         raise InputError(

@@ -43,11 +43,11 @@ from raydist.config import Config, ConfigError, load_config
 from raydist.corpus.readers import expand_paths
 from raydist.doctor import find_token
 from raydist.errors import InputError
-from raydist.progress import duration, say
-from raydist.training.search import plan_sweep
+from raydist.sweep.plan import plan_sweep
+from raydist.terminal import duration, say
 
 EXCLUDES = (  # beside what .gitignore and .rayignore say, which Ray's own uploads heed, too
-    *(".git", ".venv", "venv", "runs", "node_modules", "__pycache__", "*.pyc", "*.egg-info"),
+    *(".git", ".venv", "venv", "node_modules", "__pycache__", "*.pyc", "*.egg-info"),
     *(".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints"),
 )
 MAX_BYTES = 100 << 20  # what Ray's dashboard takes in one request
@@ -271,7 +271,7 @@ def prepare(
     if not base.is_dir():
         problems.append(f"working directory {working_dir}: no such folder; give one with --working-dir")
     else:
-        patterns = [*EXCLUDES, *exclude]
+        patterns = [*EXCLUDES, "/runs", *exclude]
         if loaded and "://" not in loaded.storage and _is_inside(storage := base / Path(loaded.storage).expanduser(), base):
             patterns.append("/" + os.path.relpath(storage, base))
         with _collected(problems):

@@ -22,11 +22,9 @@ from raydist.cluster.connect import Cluster, export, quieten, restore
 from raydist.cluster.fit import TrainingFailed
 from raydist.config import Config, flatten, override, to_yaml
 from raydist.errors import InputError
-from raydist.models import is_folder
-from raydist.progress import say
-from raydist.storage import Storage, differences, fingerprint
-from raydist.training import track
-from raydist.training.search import (
+from raydist.files.storage import Storage, differences, fingerprint
+from raydist.models.loading import is_folder
+from raydist.sweep.plan import (
     DEFAULT_TRIALS,
     TRIES,
     Ledger,
@@ -42,6 +40,8 @@ from raydist.training.search import (
     summary,
     typed,
 )
+from raydist.terminal import say
+from raydist.training import trackers as track
 
 HEAVY = ("checkpoints", "best", "model", "predictions")  # of a trial that is not among the best
 OF_ITS_MODEL = ("predictions", "dense index", "dense hits", "top hits", "rerank scores")  # its stages that no other trial makes

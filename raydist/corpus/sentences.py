@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raydist.errors import InputError
-from raydist.shards import load_array, load_strings, new_folder, order_by_id, string_array, string_parts
+from raydist.files.shards import load_array, load_strings, new_folder, order_by_id, string_array, string_parts
 
 FORMAT = 1
 BLOCK_ROWS = 65_536  # texts put in order at a time

@@ -18,8 +18,8 @@ from raydist.reader.metrics import (
     score_nbest,
     score_predictions,
 )
-from raydist.reader.significance import bootstrap_interval
 from raydist.records import EVALUATION_SCHEMA, Answer, Example
+from raydist.statistics import bootstrap_interval
 
 Nbest = Mapping[str, Sequence[Mapping[str, Any]]]  # question id -> spans, best first; only "text" is sure to be there
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from raydist.errors import InputError
-from raydist.models import load_pretrained, load_shape
+from raydist.models.loading import load_pretrained, load_shape
 from raydist.objectives.base import Batch, ReaderOutput, at_least_float32
 
 # Encoders that number positions from the padding id, and by the token ids: their numbers are given, so that a pass over

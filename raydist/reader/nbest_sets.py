@@ -17,10 +17,10 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 
 from raydist.errors import InputError
+from raydist.files.storage import Storage, fetch, read_parquet
 from raydist.objectives.hard_learning import put_gold_in, span_types
 from raydist.reader.parts import read_examples
 from raydist.reader.rows import WindowRows
-from raydist.storage import Storage, fetch, read_parquet
 
 OUTSIDE = -1  # an element that this window does not hold
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raydist.files.storage import Storage, fetch
 from raydist.objectives.base import keyed_uniform
 from raydist.records import examples_table, rejected_table
-from raydist.storage import Storage, fetch
 
 Made = dict[str, Any]  # part: the table; beside: other tables of the part; info: plain values; row_group: rows
 
@@ -77,7 +77,7 @@ def window_part_maker(*, model: str, revision: str | None) -> Callable[[dict], M
     """A row group of examples -> its windows."""
     from transformers import AutoTokenizer
 
-    from raydist.models import model_folder
+    from raydist.models.loading import model_folder
     from raydist.reader.features import make_windows
 
     tokenizer = AutoTokenizer.from_pretrained(model_folder(model, revision))
@@ -103,7 +103,7 @@ def prediction_part_maker(
     import torch
     from transformers import AutoTokenizer
 
-    from raydist.models import model_folder
+    from raydist.models.loading import model_folder
     from raydist.reader.model import load_reader
     from raydist.reader.predict import predict_examples
     from raydist.reader.rows import WindowRows

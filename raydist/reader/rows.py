@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from raydist.mapped import MappedRows, pad_tokens
+from raydist.files.mapped import MappedRows, pad_tokens
 from raydist.objectives.base import Batch, GroupRows
 
 

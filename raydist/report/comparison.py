@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow.compute as pc
 
 from raydist.reader.metrics import Score, adversarial_scores
-from raydist.reader.significance import Comparison, paired_bootstrap
 from raydist.records import RANKED_SCHEMA
 from raydist.report.markup import Html, el, is_number, join, swatch, table, took
 from raydist.report.mining import METHODS, METRICS, ordered, scores_by_set
@@ -32,6 +31,7 @@ from raydist.report.plots import dot_plot
 from raydist.report.published import published
 from raydist.report.runs import Run
 from raydist.report.sections import notices
+from raydist.statistics import Comparison, paired_bootstrap
 
 SAMPLES = 2000  # of the paired bootstrap
 DISAGREEMENTS = 10  # of each kind and test set

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from raydist.files.storage import Storage
 from raydist.report.comparison import COMPARISONS
 from raydist.report.markup import Html, el, join
 from raydist.report.plots import COLOURS
 from raydist.report.runs import load_runs
 from raydist.report.sections import SECTIONS
-from raydist.storage import Storage
 
 # A browser is told to run and fetch nothing, should ever a piece of data get through as markup.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

@@ -8,7 +8,7 @@ from html import escape
 from math import isfinite
 from typing import NamedTuple, TypeGuard
 
-from raydist.progress import duration
+from raydist.terminal import duration
 
 LONG_PASSAGE = 2000  # characters; a longer passage is shown around its marks alone
 AROUND_A_MARK = 300

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raydist.errors import InputError
+from raydist.files.storage import Storage
 from raydist.report.html import page
 from raydist.report.markup import Html, el, is_number, join, number, table
 from raydist.report.parts import figures, score_name
 from raydist.report.plots import COLOURS, INK, draw_figure
 from raydist.report.runs import Run, load_run
-from raydist.storage import Storage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,6 +1,6 @@
 """The vocabulary of `builtin:tiny`: word pieces of the sample world in its six languages.
 
-    python -m raydist.sample.vocabulary > raydist/tiny_vocabulary.txt
+    python -m raydist.sample.vocabulary > raydist/models/tiny_vocabulary.txt
 
 Kept as a file in the package, so that the model does not change when the sample world does.
 """

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raydist.errors import InputError
+from raydist.files.storage import writing_to
 from raydist.sample.corpus import num_documents, write_corpus
 from raydist.sample.files import open_for_writing
 from raydist.sample.languages.ar import ARABIC
@@ -23,7 +24,6 @@ from raydist.sample.languages.vi import VIETNAMESE
 from raydist.sample.languages.workshop import WORKSHOP_ENGLISH
 from raydist.sample.reader_sets import write_reader_set
 from raydist.sample.world import ENCYCLOPEDIA, WORKSHOP, World
-from raydist.storage import writing_to
 
 VERSION = 1  # of the generator: another one may write other bytes for the same seed
 SCALES = {"small": 1, "medium": 4, "large": 16}

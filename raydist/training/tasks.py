@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from raydist.config import Config
-from raydist.mining.cross_encoder import CrossEncoder
 from raydist.objectives.answer_contrast import AnswerContrast
 from raydist.objectives.base import Batch, Objective, Term
 from raydist.objectives.hard_learning import HardLearning
@@ -22,7 +21,8 @@ from raydist.objectives.span import Span
 from raydist.objectives.text_codes import piece_codes
 from raydist.reader.decode import top_spans
 from raydist.reader.model import SpanReader, load_reader
-from raydist.retriever.dual_encoder import DualEncoder
+from raydist.retrieval.cross_encoder import CrossEncoder
+from raydist.retrieval.dual_encoder import DualEncoder
 from raydist.training.cached import embed_in_chunks
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raydist.files.storage import Storage
 from raydist.objectives.base import Batch
 from raydist.objectives.pfa import Pfa, trace_row
-from raydist.storage import Storage
 from raydist.training.tasks import ReaderTask
 
 MAX_TOKENS = 120  # in the picture, besides the answer; the axes come from all

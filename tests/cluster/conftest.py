@@ -39,7 +39,7 @@ def no_ray(monkeypatch, tmp_path) -> Cluster:
     """Parts are made in this process, by the function that Ray Data calls, and as on another node: with a cache of its own."""
     from raydist.cluster import stages
     from raydist.errors import InputError
-    from raydist.storage import StorageError
+    from raydist.files.storage import StorageError
 
     def stream(tasks, maker, kwargs, actors, gpus):
         for task in tasks:
@@ -61,7 +61,7 @@ def no_ray(monkeypatch, tmp_path) -> Cluster:
 def trained(no_ray, monkeypatch, tmp_path) -> dict[str, dict]:
     """Runs of retrieval that were trained, by name, with what they are known by; the model of each is the one it began with."""
     from raydist.cluster import pipeline, retrieval
-    from raydist.training.kinds import open_kind
+    from raydist.training.trainable import open_kind
 
     trained: dict[str, dict] = {}
 

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 from raydist.cluster import retrieval
 from raydist.cluster.pipeline import Run
 from raydist.config import load_config
-from raydist.mining.scoring import CrossScorer
+from raydist.retrieval.scoring import CrossScorer
 
 
 def test_training_scoring_and_reranking_read_the_paragraph_and_are_known_by_it(trained, no_ray, tmp_path):

@@ -14,11 +14,11 @@ from raydist.cluster import retrieval
 from raydist.cluster.pipeline import Run
 from raydist.config import load_config
 from raydist.errors import InputError
-from raydist.mining import bm25
-from raydist.mining.parts import open_sentences, read_gold, read_questions
-from raydist.models import model_folder
-from raydist.retriever.encode import TextEncoder
-from raydist.retriever.search import Searcher
+from raydist.models.loading import model_folder
+from raydist.retrieval import bm25
+from raydist.retrieval.encode import TextEncoder
+from raydist.retrieval.parts import open_sentences, read_gold, read_questions
+from raydist.retrieval.searcher import Searcher
 
 PAGES = [{"_id": "light", "text": "Zyxquor built a lighthouse. It fell in 1911."}, {"_id": "oder", "text": "It flows."}]
 

@@ -10,7 +10,7 @@ import pytest
 from raydist.cluster import pipeline, retrieval
 from raydist.config import CorpusSource, load_config
 from raydist.errors import InputError
-from raydist.storage import read_parquet
+from raydist.files.storage import read_parquet
 
 SQUAD = {
     "data": [
@@ -207,7 +207,7 @@ def test_another_tools_predictions_are_scored(make_run, tmp_path):
 
 
 def test_the_rule_of_the_scores_is_that_of_the_data_and_is_told(no_ray, storage, tmp_path, capsys):
-    from raydist.training.kinds import DevEvaluation
+    from raydist.training.trainable import DevEvaluation
 
     german = json.loads(json.dumps(SQUAD).replace("The bridge was built", "Ein Turm kam").replace("1894", "die Wende"))
     german["data"][0]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 16
@@ -347,7 +347,7 @@ def test_a_language_that_the_rule_does_not_know_is_told_when_it_is_read(no_ray, 
 def test_a_model_that_cannot_be_a_reader_is_told_before_anything_is_read(no_ray, tmp_path, kind, said):
     import shutil
 
-    from raydist.models import model_folder
+    from raydist.models.loading import model_folder
 
     folder = tmp_path / "model"
     shutil.copytree(model_folder("builtin:tiny"), folder)

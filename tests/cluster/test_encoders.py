@@ -14,11 +14,11 @@ from raydist.cluster.connect import Cluster
 from raydist.cluster.pipeline import Run
 from raydist.config import ClusterConfig, load_config
 from raydist.errors import InputError
-from raydist.mining import parts
-from raydist.mining.cross_encoder import load_cross_encoder
-from raydist.models import model_folder, open_model
-from raydist.retriever.dual_encoder import load_dual_encoder
-from raydist.storage import folder_digest
+from raydist.files.storage import folder_digest
+from raydist.models.loading import model_folder, open_model
+from raydist.retrieval import parts
+from raydist.retrieval.cross_encoder import load_cross_encoder
+from raydist.retrieval.dual_encoder import load_dual_encoder
 
 
 def test_a_retriever_of_two_towers_finds_candidates_and_is_trained_further(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from raydist.cluster import retrieval
 from raydist.cluster.pipeline import Run
 from raydist.config import load_config
-from raydist.mining import parts
+from raydist.retrieval import parts
 
 
 @pytest.fixture

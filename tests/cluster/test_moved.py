@@ -6,7 +6,7 @@ from raydist.cluster import pipeline, retrieval
 from raydist.cluster.pipeline import Run
 from raydist.cluster.sweep import Sweep
 from raydist.config import load_config
-from raydist.models import model_folder
+from raydist.models.loading import model_folder
 
 
 def test_a_reader_from_the_same_folder_at_another_path_is_the_same_training(no_ray, tmp_path):

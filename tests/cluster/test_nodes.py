@@ -1,4 +1,4 @@
-"""Several nodes, for real: raylets of their own. The scenarios are in nodes.py."""
+"""Several nodes, for real: raylets of their own. The scenarios are in helpers/nodes.py."""
 
 import json
 import os
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.ray
 @pytest.fixture
 def on_nodes(tmp_path):
     def on_nodes(scenario: str) -> dict:
-        command = [sys.executable, str(Path(__file__).with_name("nodes.py")), scenario, str(tmp_path)]
+        command = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "nodes.py"), scenario, str(tmp_path)]
         own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}  # not of the shared cluster
         done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=1200)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -13,9 +13,9 @@ from raydist.cluster.connect import Cluster
 from raydist.cluster.pipeline import Run
 from raydist.cluster.stages import Work, run_parts
 from raydist.config import ClusterConfig, load_config
+from raydist.files.storage import Stage, Storage, StorageError
 from raydist.reader.parts import example_part_maker
-from raydist.retriever.metrics import read_trec_gold, read_trec_run, score_run
-from raydist.storage import Stage, Storage, StorageError
+from raydist.retrieval.metrics import read_trec_gold, read_trec_run, score_run
 
 
 @pytest.fixture

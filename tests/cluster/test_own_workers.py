@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 import ray
-from own_workers import own_workers
+from helpers.own_workers import own_workers
 
 from raydist.cluster.local import _comes_back, _title
 

@@ -18,7 +18,7 @@ import torch
 from raydist.cluster import pipeline, retrieval
 from raydist.corpus.sentences import SentenceTable
 from raydist.errors import InputError
-from raydist.mining.silver import COPY
+from raydist.retrieval.silver import COPY
 
 pytestmark = pytest.mark.ray
 
@@ -55,7 +55,7 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
     from datasets import load_dataset
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
-    from raydist.retriever.metrics import read_trec_gold, read_trec_run, score_run
+    from raydist.retrieval.metrics import read_trec_gold, read_trec_run, score_run
 
     metrics = finished.folder.read_json("metrics.json")
     for method in ("bm25", "untrained", "gold", "gold_silver", "gold_silver_weighted", "reranked"):
@@ -119,8 +119,8 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
 def test_the_cross_encoder_is_judged_beside_the_encoder_on_the_same_pairs(finished):
     from transformers import AutoModel, AutoTokenizer
 
-    from raydist.mining.cross_encoder import average_precision
-    from raydist.models import model_folder
+    from raydist.models.loading import model_folder
+    from raydist.retrieval.cross_encoder import average_precision
 
     pairs = [row for row in stage_rows(finished, "labelled pairs") if row["is_dev"]]
     cosines = stage_rows(finished, "held out cosines")
@@ -211,7 +211,7 @@ def test_a_second_round_asks_the_retriever_of_the_first_with_all_options_at_once
     """Rounds, calibration, hard negatives, distillation, two towers, cached gradients: each has tests of its own elsewhere."""
     from sentence_transformers import SentenceTransformer
 
-    from raydist.mining.cross_encoder import sigmoid
+    from raydist.retrieval.cross_encoder import sigmoid
 
     temperature = finished.folder.read_json("cross_encoder/reliability.json")["temperature"]
     middle = np.median(sigmoid([row["logit"] for row in silver(finished)], temperature))  # half are kept, half are negatives
@@ -255,7 +255,7 @@ def test_a_second_round_asks_the_retriever_of_the_first_with_all_options_at_once
 
 
 def test_an_index_is_searched_and_documents_are_added_to_it(make_run, tmp_path):
-    from raydist.retriever.search import Searcher
+    from raydist.retrieval.searcher import Searcher
 
     run = make_run("name=indexed", config="debug_retrieval")
     folder = retrieval.index(run)

@@ -6,7 +6,7 @@ import pytest
 from raydist.cluster import retrieval
 from raydist.cluster.pipeline import Run
 from raydist.config import load_config
-from raydist.mining.cross_encoder import sigmoid
+from raydist.retrieval.cross_encoder import sigmoid
 
 
 def test_rounds_end_alike_in_a_whole_run_in_mining_alone_and_in_an_evaluation(trained, no_ray, tmp_path):

@@ -11,14 +11,14 @@ from urllib.request import urlopen
 import pyarrow as pa
 import pytest
 
-from raydist import progress
+from raydist import terminal as progress
 from raydist.cluster import pipeline
 from raydist.cluster.fit import RunLog
 from raydist.cluster.retrieval import _tell_rejected
 from raydist.cluster.stages import Work, run_parts
 from raydist.config import load_config
 from raydist.errors import InputError
-from raydist.storage import Stage, Storage, StorageError
+from raydist.files.storage import Stage, Storage, StorageError
 from raydist.training.loop import StepReport
 
 
@@ -150,7 +150,7 @@ def test_a_workers_message_reaches_the_user_unwrapped_and_finished_parts_stay(cl
 
 
 def test_a_killed_worker_is_replaced_and_the_bytes_are_the_same(cluster, squares):
-    from own_workers import own_workers  # here: workers import this module, and do not have that one
+    from helpers.own_workers import own_workers  # here: workers import this module, and do not have that one
 
     work, log = squares("kill", parts=12)
     killed = threading.Event()

@@ -303,7 +303,7 @@ def test_what_the_config_names_travels_even_if_ignored_and_the_rest_obeys(dashbo
         *("bridges.yaml", "predictions.json", "kept.txt", "deep/b.py", ".gitignore", ".rayignore"),
         *("data/dev.json", "model/config.json"),
     }
-    assert {"raydist/__init__.py", "raydist/cli.py", "raydist/tiny_vocabulary.txt"} <= parcel.files.keys()
+    assert {"raydist/__init__.py", "raydist/cli.py", "raydist/models/tiny_vocabulary.txt"} <= parcel.files.keys()
     assert parcel.config["data"]["root"] == "data"
     assert parcel.config["data"]["dev"]["files"] == ["dev.json"]  # found under data.root, wherever the parcel is unpacked
     assert parcel.config["model"]["name"] == "model"

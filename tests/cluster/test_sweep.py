@@ -15,7 +15,7 @@ from raydist.cluster import pipeline
 from raydist.cluster.sweep import Sweep, run_sweep, sweep_cluster, trials_at_once, tune_scheduler
 from raydist.config import load_config
 from raydist.errors import InputError
-from raydist.training.search import Ledger
+from raydist.sweep.plan import Ledger
 
 
 def sweep_config(storage: str, *overrides: str):
@@ -112,7 +112,7 @@ def test_a_finished_sweep_is_left_alone_a_larger_one_adds_to_it_and_another_is_r
 
 
 def test_clean_leaves_the_stages_of_trials_alone(swept, storage):
-    from raydist.storage import Storage
+    from raydist.files.storage import Storage
 
     used = {stage["folder"] for file in swept.glob("trials/*/stages.json") for stage in json.loads(file.read_text()).values()}
     assert len(used) >= 6

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+from helpers.own_workers import own_workers
 from lab import title
-from own_workers import own_workers
 from pyarrow.fs import LocalFileSystem
 from safetensors.torch import load_file, save_file
 
@@ -35,7 +35,7 @@ from raydist.cluster.fit import (
 )
 from raydist.config import load_config
 from raydist.errors import InputError
-from raydist.storage import Storage
+from raydist.files.storage import Storage
 from raydist.training.loop import StepReport
 
 # 24 steps of 16 rows: a few seconds, long enough to be hit by a kill

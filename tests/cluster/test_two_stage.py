@@ -164,8 +164,8 @@ def test_predicting_the_training_questions_is_cross_fitted_where_folds_are_asked
 def test_predicting_the_training_questions_asks_the_base_reader_and_not_the_final_one(no_ray, tmp_path):
     from raydist.cluster.two_stage import with_nbest_sets
     from raydist.config import load_config
+    from raydist.files.storage import folder_digest
     from raydist.reader.model import load_reader
-    from raydist.storage import folder_digest
 
     def make_run(*overrides):
         small = ("data.sample.size=200", *SMALL, "name=one", "objectives.hard_learning.size=5")

@@ -1,8 +1,8 @@
 """Fixtures for objectives; the functions behind them are in tiny.py, which a spawned rank can import as well."""
 
 import pytest
-import tiny
 import torch
+from helpers import tiny
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tiny
 import torch
+from helpers import tiny
 from torch import Tensor
 
 from raydist.errors import InputError
-from raydist.models import model_folder
+from raydist.models.loading import model_folder
 from raydist.objectives.answer_contrast import AnswerContrast, contrast_loss, span_masks, token_means
 from raydist.objectives.base import Batch, ReaderOutput, keyed_uniform
 from raydist.objectives.text_codes import piece_codes, span_text_codes

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tiny
 import torch
+from helpers import tiny
 
 from raydist.config import OptimConfig
 from raydist.errors import InputError

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import TinyReader, make_batch, on_ranks, seeded, share
+from helpers.tiny import TinyReader, make_batch, on_ranks, seeded, share
 from torch import nn
 from torch.nn.functional import logsigmoid
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import TinyReader, make_batch, on_ranks, seeded, share
+from helpers.tiny import TinyReader, make_batch, on_ranks, seeded, share
 from torch import nn
 
 from raydist.errors import InputError

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import on_ranks, seeded
+from helpers.tiny import on_ranks, seeded
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 

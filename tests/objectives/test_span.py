@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import TinyReader, make_batch, seeded, share
+from helpers.tiny import TinyReader, make_batch, seeded, share
 
 from raydist.errors import InputError
 from raydist.objectives.base import ReaderOutput

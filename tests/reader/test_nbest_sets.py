@@ -7,12 +7,12 @@ import pytest
 from transformers import AutoTokenizer
 
 from raydist.errors import InputError
-from raydist.models import model_folder
+from raydist.files.storage import encode_table
+from raydist.models.loading import model_folder
 from raydist.reader.features import make_windows
 from raydist.reader.nbest_sets import check_sets_file, make_sets, set_part_maker
 from raydist.reader.rows import WindowRows
 from raydist.records import PREDICTION_SCHEMA, Answer, Example, examples_table
-from raydist.storage import encode_table
 
 TEXT = "Mina Orlov built the old bridge in 1894, and it fell in 1911 during a flood. " * 3
 LENGTHS = {"max_length": 48, "max_question_length": 16, "doc_stride": 12}

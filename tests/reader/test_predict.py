@@ -5,13 +5,13 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer
 
-from raydist.models import model_folder
+from raydist.files.storage import encode_table
+from raydist.models.loading import model_folder
 from raydist.objectives.base import Batch, ReaderOutput
 from raydist.reader.features import make_windows
 from raydist.reader.predict import predict_examples
 from raydist.reader.rows import WindowRows
 from raydist.records import Example, examples_table
-from raydist.storage import encode_table
 
 TEXT = "Mina Orlov built the old bridge in 1894, and it fell in 1911 during a flood. "
 

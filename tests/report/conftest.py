@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from made_run import ROWS, example, write_run
+from helpers.made_run import ROWS, example, write_run
 
 
 @pytest.fixture

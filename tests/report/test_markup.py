@@ -2,7 +2,7 @@ import re
 
 import pyarrow as pa
 import pytest
-from made_run import example
+from helpers.made_run import example
 
 from raydist.records import EVALUATION_SCHEMA
 from raydist.report.markup import AROUND_A_MARK, LONG_PASSAGE, Html, el, find_answers, mark_passage, number

@@ -7,11 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from made_run import example, write_run
+from helpers.made_run import example, write_run
 
 from raydist.config import load_config, override, to_yaml
-from raydist.mining.cross_encoder import classification_scores, expected_calibration_error, reliability_bins, sigmoid
-from raydist.mining.silver import select_silver, yield_curve
 from raydist.records import MINED_EXAMPLE_SCHEMA, RANKED_SCHEMA, SCORED_SCHEMA
 from raydist.report.comparison import retrieval as compared_retrieval
 from raydist.report.html import write_report
@@ -19,6 +17,8 @@ from raydist.report.mining import METHODS, cross_encoder, mined_pairs, retrieval
 from raydist.report.published_retrieval import SETS, differences, known_set, published_retrieval
 from raydist.report.runs import load_run
 from raydist.report.sections import SECTIONS
+from raydist.retrieval.cross_encoder import classification_scores, expected_calibration_error, reliability_bins, sigmoid
+from raydist.retrieval.silver import select_silver, yield_curve
 
 P = [0.95, 0.7, 0.5, 0.3, 0.02]
 

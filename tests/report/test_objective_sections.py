@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from made_run import example, write_run
+from helpers.made_run import example, write_run
 from test_report import report_on
 
 from raydist.config import load_config, to_yaml

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_run import CONTEXT, ROWS, example, write_run
+from helpers.made_run import CONTEXT, ROWS, example, write_run
 
 from raydist.errors import InputError
 from raydist.records import EVALUATION_SCHEMA

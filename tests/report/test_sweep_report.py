@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from made_run import write_run
+from helpers.made_run import write_run
 
 from raydist.errors import InputError
 from raydist.report.sweep import scale, write_sweep_report

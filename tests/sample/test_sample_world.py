@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from raydist.errors import InputError
+from raydist.files.storage import StorageError
 from raydist.sample import write
 from raydist.sample.languages.en import ENGLISH
 from raydist.sample.languages.workshop import WORKSHOP_ENGLISH
 from raydist.sample.reader_sets import write_distractor
 from raydist.sample.world import ENCYCLOPEDIA, NAMES_PER_PASSAGE, RANGES, WORKSHOP, World
 from raydist.sample.write import OTHER_LANGUAGES, write_sample
-from raydist.storage import StorageError
 
 LANGUAGES = ("en", "es", "de", "ar", "hi", "vi")
 ALL_LANGUAGES = (ENGLISH, *OTHER_LANGUAGES, WORKSHOP_ENGLISH)

@@ -6,16 +6,16 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
-from tiny import on_ranks
+from helpers.tiny import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 
-from raydist.models import model_folder
+from raydist.files.storage import encode_table
+from raydist.models.loading import model_folder
 from raydist.objectives.base import world_size
 from raydist.objectives.pairs import Tokens
 from raydist.objectives.ranking import Ranking
-from raydist.retriever.dual_encoder import load_dual_encoder
-from raydist.retriever.rows import Negative, PairRows, tokenize_pairs
-from raydist.storage import encode_table
+from raydist.retrieval.dual_encoder import load_dual_encoder
+from raydist.retrieval.rows import Negative, PairRows, tokenize_pairs
 from raydist.training.cached import embed_in_chunks
 from raydist.training.loop import NonFiniteLoss, seed_step, total_loss, train_step, training_steps
 from raydist.training.tasks import RetrieverTask

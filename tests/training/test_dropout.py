@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from raydist.models import load_pretrained, model_folder
+from raydist.models.loading import load_pretrained, model_folder
 from raydist.training.dropout import draw_mask, fast_dropout
 
 

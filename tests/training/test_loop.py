@@ -7,17 +7,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from tiny import on_ranks
+from helpers.tiny import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from raydist.config import Config
-from raydist.models import model_folder
+from raydist.files.storage import encode_table
+from raydist.models.loading import model_folder
 from raydist.objectives.base import Term
 from raydist.reader.features import make_windows
 from raydist.reader.nbest_sets import make_sets
 from raydist.reader.rows import WindowRows
 from raydist.records import PREDICTION_SCHEMA, Answer, Example, examples_table
-from raydist.storage import encode_table
 from raydist.training.loop import NonFiniteLoss, num_steps, seed_step, total_loss, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.tasks import ReaderTask, build_reader_task

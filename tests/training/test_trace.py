@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from raydist.config import Config
-from raydist.models import model_folder
+from raydist.files.storage import Storage, encode_table
+from raydist.models.loading import model_folder
 from raydist.objectives.base import Batch
 from raydist.objectives.pfa import trace_row
 from raydist.reader.features import make_windows
 from raydist.reader.rows import WindowRows
 from raydist.records import Answer, Example, examples_table
-from raydist.storage import Storage, encode_table
 from raydist.training.loop import train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.tasks import ReaderTask, build_reader_task

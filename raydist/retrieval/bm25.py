@@ -1,0 +1,640 @@
+"""BM25 over shards: tokenize, index, top-k; the same answer, bit for bit, for any number of shards (docs/methods.md 5.2).
+
+score(q, d) = sum over the words t of q of  n(t, q) * idf(t) * tf / (tf + k1 * (1 - b + b * |d| / average length))
+
+A shard holds integers only: for each of its terms the rows it is in, and for each of these a code for the pair
+(term frequency, length of the row). Everything that depends on the whole corpus (idf, average length) is put in when
+a query comes, from statistics that are the exact sums of the shards' own counts. Hence one pass over the text, shards
+that are never written again, and documents that are added as a further shard: old files stay as they are and scores
+are those of an index built anew.
+
+Why the number of shards changes no bit: a row's score is a float32 sum whose terms come in an order that depends on
+the query and the global statistics alone (rarest first, then by term); each addend is the float32 product of the
+global weight of the term and a share that depends on (tf, length, average length) alone.
+Ties go to the smaller sentence id, in the order of code points: rows of a shard are sorted by id.
+
+    INDEX/index.json            written last, by rename: names what is in force
+    INDEX/shard-00000/          ids, terms, starts, rows, codes, frequencies, lengths (.npy, memory-mapped), shard.json
+    INDEX/statistics-00001/     terms, counts (.npy, memory-mapped)
+
+All folders appear by rename after they are whole. What grows with what: a shard on disk takes 6 bytes for each
+(term, row) pair plus its ids and terms (``estimate_bytes`` says it in advance); building one takes about 35 bytes of
+memory per word occurrence; searching takes 4 bytes per row and thread, beyond the mapped files. The statistics hold every
+term once: merging them takes memory for the vocabularies of 16 shards at a time, and for the ids of all new shards, to see
+that none is given twice.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import unicodedata
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raydist.errors import InputError
+from raydist.files.shards import (
+    STRIDE,
+    Hits,
+    OpenShards,
+    build_shards,
+    compiled,
+    load_array,
+    load_strings,
+    order_by_id,
+    put_in_force,
+    read_facts,
+    refuse_repeated_ids,
+    string_arrays,
+    string_parts,
+    write_folder,
+)
+
+FORMAT = 1
+BLOCK_ROWS = 16_384  # texts tokenized at a time
+MERGE_SHARDS = 16  # vocabularies merged at a time
+# Of an estimate: bytes of text for each (term, row) pair, which are 7 in English (4 in Chinese, 16 in Russian); terms over the
+# root of the pairs, as in sentences of encyclopedias; bytes for each term.
+TEXT_BYTES, TERMS, TERM_BYTES = 7, 50, 32
+
+Idf = Literal["lucene", "robertson", "atire"]
+Backend = Literal["auto", "numba", "numpy"]
+
+# Lucene's short list; any other words can be given instead.
+ENGLISH_STOP_WORDS = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they "  # noqa: SIM905
+    "this to was will with".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """What may change from one search to the next: nothing here is baked into the files."""
+
+    k1: float = 0.9
+    b: float = 0.4
+    idf: Idf = "lucene"
+
+    def __post_init__(self) -> None:
+        if not self.k1 >= 0 or not 0 <= self.b <= 1:
+            raise InputError(f"BM25 wants k1 >= 0 and b between 0 and 1, got k1={self.k1} and b={self.b}")
+        if self.idf not in get_args(Idf):
+            raise InputError(f"unknown idf {self.idf!r}; take one of {', '.join(get_args(Idf))}")
+
+    def weight(self, df: int, num_rows: int) -> float:
+        """The idf of a term that ``df`` of ``num_rows`` rows hold; never negative."""
+        if self.idf == "lucene":
+            return math.log(1 + (num_rows - df + 0.5) / (df + 0.5))
+        if self.idf == "robertson":
+            return max(0.0, math.log((num_rows - df + 0.5) / (df + 0.5)))
+        return math.log(num_rows / df)
+
+    def share(self, frequency: np.ndarray, length: np.ndarray, average_length: float) -> np.ndarray:
+        """tf / (tf + k1 (1 - b + b |d| / average length)), in float32."""
+        relative = length / max(average_length, 1e-9)
+        return (frequency / (frequency + self.k1 * (1 - self.b + self.b * relative))).astype(np.float32)
+
+
+# ---------------------------------------------------------------------------------------------------------------- words
+
+# Written without blanks between words: one token per character (with its marks). Thai, Lao, Myanmar, Khmer, kana, Han.
+_UNSEGMENTED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+)
+_SEPARATOR = "\0"  # between texts; never part of a word
+# Bytes of ASCII text to its lower-case words: all but letters, digits and the underscore become blanks.
+_ASCII_WORDS = bytes(ord(chr(c).lower()) if c < 128 and (chr(c).isalnum() or c == ord("_")) else ord(" ") for c in range(256))
+
+
+@lru_cache
+def _unicode_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Words of any script; and one character of a script without blanks, with its marks."""
+    characters = [chr(c) for c in range(0x10000)]
+    # Python's \w leaves out combining marks and would cut Hindi words at their vowel signs.
+    marks = {c for c in characters if unicodedata.category(c)[0] == "M"}
+    words = _ranges(c for c in characters if c.isalnum() or c == "_" or c in marks)
+    beyond = "\U00010000-\U0001efff\U00020000-\U000323af"  # further scripts, taken as letters throughout
+    return re.compile(f"[{words}{beyond}]+"), re.compile(f"[{_UNSEGMENTED}][{_ranges(marks)}]*")
+
+
+def _ranges(characters: Iterable[str]) -> str:
+    """Characters as the inside of a regular expression's brackets."""
+    runs: list[list[int]] = []
+    for point in sorted(map(ord, characters)):
+        if runs and runs[-1][1] == point - 1:
+            runs[-1][1] = point
+        else:
+            runs.append([point, point])
+    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in runs)
+
+
+def _blank_between_words(text: str) -> str:
+    """The words of a text in lower case, blanks between them, everything else left out."""
+    if text.isascii():
+        return text.encode().translate(_ASCII_WORDS).decode()
+    words, unsegmented = _unicode_patterns()
+    text = unicodedata.normalize("NFKC", text).lower()
+    return " ".join(words.findall(unsegmented.sub(r" \g<0> ", text)))
+
+
+def stop_words(given: str | Sequence[str]) -> list[str]:
+    """`none`, `english`, or words as people write them, in the form that texts are compared in: "Don't" is don and t."""
+    named: dict[str, Iterable[str]] = {"none": (), "english": ENGLISH_STOP_WORDS}
+    words = named[given] if isinstance(given, str) else given
+    return sorted({part for word in words for part in _blank_between_words(word).split()})
+
+
+@dataclass(frozen=True, slots=True)
+class WordRules:
+    """Text to terms: NFKC, lower case, words of ``min_chars`` or more; then stop words out and, if asked, stems."""
+
+    min_chars: int = 2  # does not concern scripts written without blanks
+    stop_words: frozenset[str] = field(default_factory=frozenset)
+    stemmer: str = ""  # a Snowball language such as "english"; needs PyStemmer
+
+    def words(self, texts: Iterable[str]) -> pa.DictionaryArray:
+        """All words of all texts in one column, a separator after each text; each distinct word is stored once."""
+        joined = "".join(f"{_blank_between_words(text)} {_SEPARATOR} " for text in texts).rstrip(" ")
+        return pc.ascii_split_whitespace(pa.array([joined], pa.large_string())).values.dictionary_encode()
+
+    def terms(self, words: Sequence[str]) -> list[str]:
+        """The term of each word; empty for a separator, a word that is too short, a stop word."""
+        _, unsegmented = _unicode_patterns()
+        stems = _stemmer(self.stemmer).stemWords(list(words)) if self.stemmer else words
+        return [
+            stem
+            if word != _SEPARATOR and word not in self.stop_words and (len(word) >= self.min_chars or unsegmented.match(word))
+            else ""
+            for word, stem in zip(words, stems)
+        ]
+
+    def tokenize(self, text: str) -> list[str]:
+        """The terms of one text, in order."""
+        return [term for term in self.terms(self.words([text]).to_pylist()) if term]
+
+
+@lru_cache
+def _stemmer(language: str) -> Any:
+    try:
+        import Stemmer
+    except ImportError:
+        raise InputError("stemming needs PyStemmer: pip install PyStemmer, or leave the stemmer empty") from None
+    if language not in Stemmer.algorithms():
+        raise InputError(f"no stemmer for {language!r}; there are {', '.join(Stemmer.algorithms())}")
+    return Stemmer.Stemmer(language)
+
+
+# ----------------------------------------------------------------------------------------------------------- vocabulary
+
+
+class Vocabulary:
+    """Sorted terms on disk. A look-up is a binary search by the first eight bytes, then by the whole term."""
+
+    def __init__(self, folder: Path) -> None:
+        self.terms = load_strings(folder, "terms")
+        self.heads = load_array(folder, "heads")
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+    @staticmethod
+    def arrays(terms: pa.Array) -> dict[str, np.ndarray]:
+        """The arrays of a vocabulary folder, for terms that are sorted already."""
+        return {**string_arrays("terms", terms), "heads": _heads(terms)}
+
+    def find(self, terms: Sequence[str]) -> np.ndarray:
+        """The number of each term, -1 for one that is not here."""
+        asked = pa.array(terms, pa.large_string())
+        heads = _heads(asked)
+        first, last = np.searchsorted(self.heads, heads), np.searchsorted(self.heads, heads, side="right")
+        found = np.full(len(terms), -1, np.int64)
+        same_head = np.flatnonzero(first < last)
+        is_it = pc.equal(self.terms.take(pa.array(first[same_head])), asked.take(pa.array(same_head)))
+        is_it = is_it.to_numpy(zero_copy_only=False)
+        found[same_head[is_it]] = first[same_head[is_it]]
+        for place in same_head[~is_it].tolist():  # longer than eight bytes, and not the first of those that begin so
+            at = bisect_left(range(last[place]), terms[place], lo=first[place], key=lambda i: self.terms[i].as_py())
+            if at < last[place] and self.terms[at].as_py() == terms[place]:
+                found[place] = at
+        return found
+
+
+def _heads(strings: pa.Array) -> np.ndarray:
+    """The first eight bytes of each string as one number, in the same order."""
+    offsets, text = string_parts(strings)
+    padded = np.append(text, np.zeros(8, np.uint8))
+    lengths = np.diff(offsets)
+    heads = np.zeros(len(strings), np.uint64)
+    for place in range(8):
+        heads = (heads << np.uint64(8)) | np.where(lengths > place, padded[offsets[:-1] + place], 0).astype(np.uint64)
+    return heads
+
+
+# ---------------------------------------------------------------------------------------------------------------- build
+
+
+def build_shard(folder: Path, ids: Iterable[str], texts: Iterable[str], rules: WordRules | None = None) -> None:
+    """Write one shard: the rows of ``texts``, sorted by id. Needs no knowledge of the other shards."""
+    rules = rules or WordRules()
+    numbers: defaultdict[str, int] = defaultdict(count(1).__next__)  # word -> number, in order of appearance
+    numbers[_SEPARATOR] = 0
+    found: list[np.ndarray] = []
+    num_rows, source = 0, iter(texts)
+    while block := list(islice(source, BLOCK_ROWS)):
+        words = rules.words(block)
+        number_of = np.fromiter(map(numbers.__getitem__, words.dictionary.to_pylist()), np.int32, len(words.dictionary))
+        found.append(number_of[words.indices.to_numpy()])
+        num_rows += len(block)
+    sentence_ids = pa.array(ids, pa.large_string())
+    if len(sentence_ids) != num_rows:
+        raise InputError(f"{len(sentence_ids)} ids for {num_rows} texts: give one id for each text")
+    if num_rows >= 2**31:
+        raise InputError(f"{num_rows} rows are too many for one shard; cut the corpus into shards of fewer than 2**31 rows")
+
+    sentence_ids, by_id = order_by_id(sentence_ids)
+    row_of = np.empty(num_rows, np.int64)
+    row_of[by_id] = np.arange(num_rows)
+
+    term_of_word = rules.terms(list(numbers))
+    terms = sorted(set(term_of_word) - {""})
+    rank = {term: at for at, term in enumerate(terms)}
+    number_of_word = np.array([rank.get(term, -1) for term in term_of_word], np.int64)
+
+    occurrences = np.concatenate([*found, np.zeros(0, np.int32)])
+    found.clear()
+    is_end = occurrences == 0
+    row = np.repeat(row_of, np.diff(np.flatnonzero(is_end), prepend=-1))
+    keys = number_of_word[occurrences]
+    keys <<= 32
+    keys |= row
+    keys = keys[keys >= 0]  # separators and stop words have a negative term
+    lengths = np.bincount(keys & 0xFFFFFFFF, minlength=num_rows)
+    del row, occurrences, is_end
+    keys.sort()
+
+    first = np.flatnonzero(np.diff(keys, prepend=-1))  # of each run of equal (term, row)
+    frequency = np.diff(first, append=len(keys))
+    keys = keys[first]
+    rows = (keys & 0xFFFFFFFF).astype(np.uint32)
+    keys >>= 32
+    starts = np.zeros(len(terms) + 1, np.int64)
+    np.cumsum(np.bincount(keys, minlength=len(terms)), out=starts[1:])
+    del keys
+    codes, frequencies, pair_lengths = _code_pairs(frequency, lengths[rows])
+    arrays = {
+        **string_arrays("ids", sentence_ids),
+        **Vocabulary.arrays(pa.array(terms, pa.large_string())),
+        "starts": starts,
+        "rows": rows,
+        "codes": codes,
+        "frequencies": frequencies,
+        "lengths": pair_lengths,
+    }
+    facts = {"format": FORMAT, "rows": num_rows, "total_length": int(lengths.sum()), "rules": _plain(rules)}
+    write_folder(Path(folder), arrays, facts, "shard.json")
+
+
+def estimate_bytes(num_rows: int, text_bytes: int, id_bytes: int, shards: int = 1) -> int:
+    """About how large the files of an index will be, from the bytes of all texts and ids."""
+    pairs = text_bytes / TEXT_BYTES
+    terms = TERMS * (math.sqrt(pairs * shards) + math.sqrt(pairs))  # those of each shard, and of the statistics
+    return round(6 * pairs + id_bytes + 8 * num_rows + TERM_BYTES * terms)
+
+
+def _code_pairs(frequency: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Number the distinct (frequency, length) pairs: sentences have a few thousand, and a code takes two bytes."""
+    width = int(length.max(initial=0)) + 1
+    pair = frequency * width + length
+    if pair.max(initial=0) < 2**27:
+        is_used = np.zeros(int(pair.max(initial=0)) + 1, bool)
+        is_used[pair] = True
+        distinct = np.flatnonzero(is_used)
+        codes = (np.cumsum(is_used, dtype=np.uint32) - 1)[pair]
+    else:
+        distinct, codes = np.unique(pair, return_inverse=True)
+    return codes.astype(np.uint16 if len(distinct) <= 2**16 else np.uint32), distinct // width, distinct % width
+
+
+def _plain(rules: WordRules) -> dict[str, Any]:
+    return {**asdict(rules), "stop_words": sorted(rules.stop_words)}
+
+
+def _sum_counts(parts: Sequence[pa.Table]) -> pa.Table:
+    table = pa.concat_tables(parts)
+    if len(parts) > 1:
+        table = table.group_by("term").aggregate([("df", "sum")]).rename_columns(["term", "df"]).sort_by("term")
+    return table.combine_chunks()
+
+
+def publish_index(folder: Path, shards: Sequence[str], formula: Formula | None = None) -> None:
+    """Sum the counts of the named shards of this folder and put them in force, all at once. One caller at a time."""
+    folder = Path(folder)
+    opened = [_Shard(folder / name) for name in shards]
+    if not sum(shard.num_rows for shard in opened):
+        raise InputError(f"nothing to index in {folder}: the corpus is empty")
+    for name, shard in zip(shards, opened):
+        if shard.rules != opened[0].rules:
+            raise InputError(f"{folder / name} was built with other word rules than {shards[0]}; build it again with the same")
+    before = _read_json(folder / "index.json") if (folder / "index.json").exists() else {}
+    known = set(before.get("shards", ()))
+    refuse_repeated_ids(
+        [shard.ids for name, shard in zip(shards, opened) if name in known],
+        [shard.ids for name, shard in zip(shards, opened) if name not in known],
+    )
+    counts = _sum_counts([opened[0].counts()])
+    for at in range(1, len(opened), MERGE_SHARDS):
+        counts = _sum_counts([counts, *(shard.counts() for shard in opened[at : at + MERGE_SHARDS])])
+    generation = before.get("generation", 0) + 1
+    statistics = f"statistics-{generation:05d}"
+    facts = {"rows": sum(s.num_rows for s in opened), "total_length": sum(s.total_length for s in opened)}
+    term, df = counts["term"].chunk(0), counts["df"].to_numpy()
+    write_folder(folder / statistics, {**Vocabulary.arrays(term), "counts": df}, facts, "statistics.json")
+    index = {
+        "format": FORMAT,
+        "kind": "bm25",
+        "generation": generation,
+        "statistics": statistics,
+        "shards": list(shards),
+        "rules": _plain(opened[0].rules),
+        "formula": asdict(formula or Formula(**before.get("formula", {}))),
+        **facts,
+    }
+    put_in_force(folder, index)
+    for old in folder.glob("statistics-*"):  # the one before stays for those who are opening it now
+        if old.name not in (statistics, before.get("statistics")):
+            shutil.rmtree(old)
+
+
+def build_index(
+    folder: Path,
+    ids: Sequence[str],
+    texts: Sequence[str],
+    shards: int = 1,
+    rules: WordRules | None = None,
+    formula: Formula | None = None,
+) -> None:
+    """A whole index from rows at hand, in as many shards as asked for."""
+    folder = Path(folder)
+    build_shards(
+        folder,
+        len(texts),
+        shards,
+        lambda shard, rows: build_shard(shard, ids[rows], texts[rows], rules),
+        lambda names: publish_index(folder, names, formula),
+    )
+
+
+def add_rows(folder: Path, ids: Iterable[str], texts: Iterable[str]) -> None:
+    """Add rows to an index as one more shard: nothing is rebuilt, and scores are as if it had been."""
+    folder = Path(folder)
+    index = _read_json(folder / "index.json")
+    name = f"shard-{len(index['shards']):05d}"
+    build_shard(folder / name, ids, texts, _rules(index["rules"]))
+    publish_index(folder, [*index["shards"], name])
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return read_facts(path, "bm25", FORMAT)
+
+
+def _rules(plain: dict[str, Any]) -> WordRules:
+    return WordRules(**{**plain, "stop_words": frozenset(plain["stop_words"])})
+
+
+# --------------------------------------------------------------------------------------------------------------- search
+
+
+class _Shard:
+    def __init__(self, folder: Path) -> None:
+        facts = _read_json(folder / "shard.json")
+        self.num_rows: int = facts["rows"]
+        self.total_length: int = facts["total_length"]
+        self.rules = _rules(facts["rules"])
+        self.ids = load_strings(folder, "ids")
+        self.vocabulary = Vocabulary(folder)
+        self.starts, self.rows, self.codes = (load_array(folder, name) for name in ("starts", "rows", "codes"))
+        self.frequencies, self.lengths = load_array(folder, "frequencies"), load_array(folder, "lengths")
+
+    def counts(self) -> pa.Table:
+        """In how many rows of this shard each of its terms is."""
+        return pa.table({"term": self.vocabulary.terms, "df": np.diff(self.starts)})
+
+
+class _Query(NamedTuple):
+    """Questions as terms and weights: those of question i lie at bounds[i] to bounds[i + 1]."""
+
+    bounds: np.ndarray
+    terms: np.ndarray
+    weights: np.ndarray
+
+    def with_terms(self, numbers: np.ndarray) -> _Query:
+        """The same with other numbers for the terms, without terms of number -1 or of no weight."""
+        terms = numbers[self.terms]
+        is_used = (terms >= 0) & (self.weights > 0)
+        return _Query(np.append(0, np.cumsum(is_used))[self.bounds], terms[is_used], self.weights[is_used])
+
+
+class Index(OpenShards):
+    """An index, or some of its shards, open for search. All arrays are mapped: opening reads next to nothing."""
+
+    def __init__(self, folder: Path, shards: Sequence[int] | None = None, formula: Formula | None = None) -> None:
+        folder = Path(folder)
+        facts = _read_json(folder / "index.json")
+        self.rules = _rules(facts["rules"])
+        self.formula = formula or Formula(**facts["formula"])
+        self.num_rows: int = facts["rows"]  # of the whole index, also where some shards only are open
+        self.average_length = facts["total_length"] / facts["rows"]
+        self.vocabulary = Vocabulary(folder / facts["statistics"])
+        self.counts = load_array(folder / facts["statistics"], "counts")
+        chosen = range(len(facts["shards"])) if shards is None else shards
+        self.shards = [_Shard(folder / facts["shards"][at]) for at in chosen]
+        super().__init__(shard.ids for shard in self.shards)
+        self._shares = [self.formula.share(s.frequencies, s.lengths, self.average_length) for s in self.shards]
+
+    @classmethod
+    def open(cls, folder: Path, shards: Sequence[int] | None = None, formula: Formula | None = None) -> Index:
+        """Open all shards, or those of the given numbers, always with the statistics of the whole index."""
+        return cls(folder, shards, formula)
+
+    def search(
+        self,
+        questions: Sequence[str] | Sequence[Sequence[str]],
+        k: int = 10,
+        threads: int = 1,
+        backend: Backend = "auto",
+    ) -> Hits:
+        """The k best rows of the open shards for each question, a text or a list of terms; ties by sentence id."""
+        if k < 1:
+            raise InputError(f"search wants k of 1 or more, got {k}")
+        if not questions:
+            return Hits(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32))
+        terms, query = self._weigh(questions)
+        hits = []
+        for shard, shares, first_row in zip(self.shards, self._shares, self.first_row):
+            here = query.with_terms(shard.vocabulary.find(terms))
+            rows, scores = _search_shard(shard, shares, here, k, threads, backend)
+            hits.append(Hits(np.where(rows >= 0, rows + first_row, -1), scores))
+        return hits[0] if len(hits) == 1 else self._merge(hits, k)
+
+    def _weigh(self, questions: Sequence[str] | Sequence[Sequence[str]]) -> tuple[list[str], _Query]:
+        """The distinct terms of all questions, and each question as numbers of these with weights, rarest first."""
+        if isinstance(questions[0], str):
+            words = self.rules.words(questions)  # type: ignore[arg-type]
+            terms = self.rules.terms(words.dictionary.to_pylist())
+        else:
+            words = pa.array([word for question in questions for word in (*question, _SEPARATOR)]).dictionary_encode()
+            terms = words.dictionary.to_pylist()
+        word = words.indices.to_numpy()
+        place = self.vocabulary.find(terms)[word]
+        question = np.cumsum(word == pc.index(words.dictionary, _SEPARATOR).as_py())[place >= 0]
+        place = place[place >= 0]  # separators have none
+
+        order = np.lexsort((place, self.counts[place], question))
+        place, question = place[order], question[order]
+        is_first = (np.diff(place, prepend=-1) != 0) | (np.diff(question, prepend=-1) != 0)
+        times = np.diff(np.flatnonzero(is_first), append=len(place))
+        distinct, number = np.unique(place[is_first], return_inverse=True)
+        idf = np.array([self.formula.weight(int(df), self.num_rows) for df in self.counts[distinct]])
+        bounds = np.searchsorted(question[is_first], np.arange(len(questions) + 1))
+        terms = self.vocabulary.terms.take(pa.array(distinct)).to_pylist()
+        return terms, _Query(bounds, number, (times * idf[number]).astype(np.float32))
+
+    def _merge(self, hits: Sequence[Hits], k: int) -> Hits:
+        rows = np.concatenate([part.rows for part in hits], axis=1)
+        scores = np.concatenate([part.scores for part in hits], axis=1)
+        least = -np.partition(-scores, k - 1, axis=1)[:, k - 1 : k]
+        question, column = np.nonzero((scores > 0) & (scores >= least))
+        kept_rows, kept_scores = rows[question, column], scores[question, column]
+        order, rank = merge_top_k(question, self._ids(kept_rows), kept_scores, k)
+        best = Hits(np.full((len(rows), k), -1, np.int64), np.zeros((len(rows), k), np.float32))
+        best.rows[question[order], rank] = kept_rows[order]
+        best.scores[question[order], rank] = kept_scores[order]
+        return best
+
+
+def merge_top_k(question: np.ndarray, sentence_id: pa.Array, score: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of candidates from several shards, which to keep (by question, best first, ties by id) and the rank of each, from 0."""
+    table = pa.table({"question": question, "score": score, "id": sentence_id})
+    order = pc.sort_indices(table, [("question", "ascending"), ("score", "descending"), ("id", "ascending")]).to_numpy()
+    ordered = np.asarray(question)[order]
+    rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return order[rank < k], rank[rank < k]
+
+
+def _search_shard(
+    shard: _Shard, shares: np.ndarray, query: _Query, k: int, threads: int, backend: Backend
+) -> tuple[np.ndarray, np.ndarray]:
+    num_questions = len(query.bounds) - 1
+    best = np.full((num_questions, k), -1, np.int64)
+    scores = np.zeros((num_questions, k), np.float32)
+    search = _kernel(backend)
+
+    def part(first: int, last: int) -> None:
+        search(
+            shard.starts, shard.rows, shard.codes, shares, query.bounds, query.terms, query.weights,
+            shard.num_rows, first, last, best, scores,
+        )  # fmt: skip
+
+    cuts = [num_questions * at // max(1, threads) for at in range(max(1, threads) + 1)]
+    if len(cuts) == 2:
+        part(0, num_questions)
+    else:
+        with ThreadPoolExecutor(threads) as pool:  # the compiled kernel lets go of the interpreter
+            list(pool.map(part, cuts, cuts[1:]))
+    return best, scores
+
+
+@lru_cache
+def _kernel(backend: Backend) -> Callable[..., None]:
+    """The search of some questions in one shard: compiled where numba is installed; both give the same bits."""
+    if backend == "numpy":
+        return _search_numpy
+    loops = compiled(_search_loops)
+    if loops is None and backend == "numba":
+        raise InputError("the numba search needs numba: pip install numba, or take backend auto or numpy")
+    return loops or _search_numpy
+
+
+def _search_numpy(
+    starts: np.ndarray, rows: np.ndarray, codes: np.ndarray, shares: np.ndarray, bounds: np.ndarray, terms: np.ndarray,
+    weights: np.ndarray, num_rows: int, first: int, last: int, best_rows: np.ndarray, best_scores: np.ndarray,
+) -> None:  # fmt: skip
+    k = best_rows.shape[1]
+    for question in range(first, last):
+        scores = np.zeros(num_rows, np.float32)
+        for at in range(bounds[question], bounds[question + 1]):
+            mine = slice(starts[terms[at]], starts[terms[at] + 1])
+            scores[rows[mine]] += weights[at] * shares[codes[mine]]  # a row is at most once among a term's rows
+        found = np.flatnonzero(scores)
+        if len(found) > k:
+            least = np.partition(scores[found], len(found) - k)[len(found) - k]
+            found = found[scores[found] >= least]
+        found = found[np.lexsort((found, -scores[found]))][:k]
+        best_rows[question, : len(found)] = found
+        best_scores[question, : len(found)] = scores[found]
+
+
+def _search_loops(
+    starts: np.ndarray, rows: np.ndarray, codes: np.ndarray, shares: np.ndarray, bounds: np.ndarray, terms: np.ndarray,
+    weights: np.ndarray, num_rows: int, first: int, last: int, best_rows: np.ndarray, best_scores: np.ndarray,
+) -> None:  # fmt: skip
+    # Scores are positive, so as integers their bits have the same order; comparing integers can be vectorised.
+    # A candidate is one number, bits of the score above and the complement of the row below: greater is better.
+    k = min(best_rows.shape[1], num_rows)
+    scores = np.zeros((num_rows + STRIDE - 1) // STRIDE * STRIDE, np.float32)
+    bits = scores.view(np.int32)
+    heap = np.empty(k, np.int64)
+    for question in range(first, last):
+        for at in range(bounds[question], bounds[question + 1]):
+            weight = weights[at]
+            for j in range(starts[terms[at]], starts[terms[at] + 1]):
+                scores[rows[j]] += weight * shares[codes[j]]
+        size = 0
+        least = np.int32(0)
+        for block in range(0, len(bits), STRIDE):
+            highest = np.int32(0)
+            for row in range(block, block + STRIDE):
+                highest = max(highest, bits[row])
+            if highest > least:
+                for row in range(block, block + STRIDE):
+                    if bits[row] > least:
+                        candidate = (np.int64(bits[row]) << 32) | (0xFFFFFFFF - row)
+                        if size < k:  # rises from the end
+                            at_heap = size
+                            size += 1
+                            while at_heap > 0 and heap[(at_heap - 1) >> 1] > candidate:
+                                heap[at_heap] = heap[(at_heap - 1) >> 1]
+                                at_heap = (at_heap - 1) >> 1
+                        else:  # takes the place of the worst and sinks
+                            at_heap = 0
+                            while 2 * at_heap + 1 < k:
+                                child = 2 * at_heap + 1
+                                if child + 1 < k and heap[child + 1] < heap[child]:
+                                    child += 1
+                                if heap[child] >= candidate:
+                                    break
+                                heap[at_heap] = heap[child]
+                                at_heap = child
+                        heap[at_heap] = candidate
+                        if size == k:
+                            least = np.int32(heap[0] >> 32)
+            if highest > 0:
+                for row in range(block, block + STRIDE):
+                    bits[row] = 0
+        ordered = np.sort(heap[:size])
+        for rank in range(size):
+            candidate = ordered[size - 1 - rank]
+            best_rows[question, rank] = 0xFFFFFFFF - (candidate & 0xFFFFFFFF)
+            best_scores[question, rank] = np.int32(candidate >> 32).view(np.float32)

@@ -1,0 +1,84 @@
+"""Texts to unit vectors with any encoder folder, plain or in sentence-transformers layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raydist.corpus.sentences import SentenceTable
+from raydist.errors import InputError
+from raydist.models.loading import model_folder, open_model, tower_folder
+from raydist.models.packed import PackedEncoder, load_for_inference
+from raydist.retrieval.pooling import resolve_pooling
+from raydist.retrieval.rows import tokenize_texts
+
+ENCODE_ROWS = 128  # encoded together: how a vector rounds depends on its neighbours, so these must not depend on shards
+READ_ROWS = 16 * ENCODE_ROWS  # read and tokenized at once: work for many threads
+
+
+class TextEncoder:
+    """Holds an encoder; gives the vectors that ``SentenceTransformer.encode(normalize_embeddings=True)`` gives."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        pooling: str = "auto",
+        max_length: int | None = None,
+        token_budget: int | None = None,
+        device: str | None = None,
+        prefix: str = "",
+        precision: str = "fp32",
+    ) -> None:
+        self.prefix = prefix
+        self.folder = model_folder(str(folder))
+        self.pooling = resolve_pooling(pooling, self.folder)
+        model, self.tokenizer = load_for_inference("AutoModel", self.folder, device)
+        self.encoder = PackedEncoder(model, token_budget, precision)
+        self.max_length = min(max_length or self._folder_length(), self.encoder.max_tokens)
+        special = self.tokenizer.num_special_tokens_to_add(pair=True)
+        if self.max_length <= special:
+            raise InputError(f"max_length {self.max_length} leaves no room for text beside {special} special tokens")
+
+    def _folder_length(self) -> int:
+        """The length that the folder's authors chose; sentence-transformers keeps it in a file of its own."""
+        path = self.folder / "sentence_bert_config.json"
+        stated = json.loads(path.read_text(encoding="utf-8")).get("max_seq_length") if path.is_file() else None
+        return stated or self.tokenizer.model_max_length
+
+    @property
+    def dimension(self) -> int:
+        return self.encoder.base.config.hidden_size
+
+    def encode(self, texts: Sequence[str], contexts: Sequence[str] | None = None, *, together: int | None = None) -> np.ndarray:
+        """Unit vectors, float32 [number of texts, H]; with contexts, each is the second segment of its text, as in training.
+        With ``together``, vectors are those of calls with so many texts each, but for the time it takes.
+        """
+        if contexts is not None and len(contexts) != len(texts):
+            raise InputError(f"{len(contexts)} contexts for {len(texts)} texts: give one for each")
+        whole = [self.prefix + text for text in texts] if self.prefix else texts
+        ids, kinds = tokenize_texts(self.tokenizer, whole, contexts, max_length=self.max_length)
+        types = kinds if any(kinds) else None
+        vectors = self.encoder.encode(ids, types, pooling=self.pooling, together=together)
+        bad = np.flatnonzero(~np.isfinite(vectors).all(1))
+        if len(bad):
+            raise InputError(f"{self.folder} gives {len(bad)} texts vectors that are not finite; one is {texts[bad[0]][:80]!r}")
+        return vectors
+
+    def encode_sentences(self, table: SentenceTable, rows: np.ndarray, *, context: bool) -> np.ndarray:
+        """The vectors of some sentences, of each with its paragraph where ``context`` says so; in memory once."""
+        vectors = np.empty((len(rows), self.dimension), np.float32)
+        for first in range(0, len(rows), READ_ROWS):
+            block = rows[first : first + READ_ROWS]
+            around = [text or "" for text in table.passage_texts(block).to_pylist()] if context else None
+            vectors[first : first + len(block)] = self.encode(table.texts(block).to_pylist(), around, together=ENCODE_ROWS)
+        return vectors
+
+
+def open_encoder(where: Mapping[str, Any], tower: str, **settings: Any) -> TextEncoder:
+    """The encoder that is there (``open_model``), or its ``query`` or ``answer`` tower where it has two."""
+    return TextEncoder(tower_folder(open_model(where), tower), **settings)

@@ -1,0 +1,76 @@
+"""How a sentence encoder is used, by what its folder says or what the config asks for: how one vector is made of its tokens,
+and what stands before its texts (E5 and its like were trained with "query: " and "passage: ")."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from raydist.errors import InputError
+from raydist.models.loading import TOWERS, tower_folder
+from raydist.models.packed import Pooling
+
+KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers; others would change the vectors
+
+
+def read_pooling(folder: Path) -> Pooling:
+    """What modules.json and the pooling module's config.json say; ``cls`` for a folder without them."""
+    folder = Path(folder)
+    modules = _read(folder / "modules.json") or []
+    kinds = {str(module["type"]).rpartition(".")[2]: module for module in modules}
+    unknown = [kind for kind in kinds if kind not in KNOWN_MODULES]
+    if unknown:
+        raise InputError(
+            f"{folder}: modules.json has {', '.join(unknown)}; an encoder may have {', '.join(KNOWN_MODULES)} only"
+        )
+    path = folder / kinds.get("Pooling", {}).get("path", "1_Pooling") / "config.json"
+    settings = _read(path)
+    if settings is None:
+        return "cls"
+    modes = _modes(settings)
+    if len(modes) != 1 or modes[0] not in get_args(Pooling):
+        raise InputError(f"{path} asks for {' and '.join(modes)} pooling; there are {' and '.join(get_args(Pooling))}")
+    return cast(Pooling, modes[0])
+
+
+def resolve_pooling(setting: str, folder: Path) -> Pooling:
+    """The pooling to use: the setting itself, or with ``auto`` the folder's."""
+    if setting == "auto":
+        return read_pooling(folder)
+    if setting not in get_args(Pooling):
+        raise InputError(f"unknown pooling {setting!r}; take one of auto, {', '.join(get_args(Pooling))}")
+    return cast(Pooling, setting)
+
+
+PROMPTS = {"question": ("query", "question"), "answer": ("document", "passage", "answer")}  # what others call them
+
+
+def resolve_prefixes(question: str | None, answer: str | None, folder: Path) -> dict[str, str]:
+    """What stands before questions and answers: as given, and for None as the folder's `prompts` say; else nothing."""
+    given = {"question": question, "answer": answer}
+    return {of: _prompt(tower_folder(folder, tower), of) if given[of] is None else given[of] or ""
+            for of, tower in zip(PROMPTS, TOWERS)}  # fmt: skip
+
+
+def _prompt(folder: Path, of: str) -> str:
+    prompts = (_read(folder / "config_sentence_transformers.json") or {}).get("prompts") or {}
+    return next((prompts[name] for name in PROMPTS[of] if prompts.get(name)), "")
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON ({error}); mend it or give the pooling in the config") from None
+
+
+def _modes(settings: dict[str, Any]) -> list[str]:
+    """Newer files name the mode or modes, older ones have one switch for each."""
+    if "pooling_mode" in settings:
+        named = settings["pooling_mode"]
+        return [named] if isinstance(named, str) else list(named)
+    switched = [key for key, is_on in settings.items() if key.startswith("pooling_mode_") and is_on is True]
+    return [key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for key in switched] or ["mean"]

@@ -1,0 +1,148 @@
+"""A folder to search in: an index, the texts of its sentences, and what was added later.
+
+    INDEX/          index.json, shard-*/, statistics-*/    as bm25.py and dense.py write them
+    INDEX/texts-00000/                                     a sentence table (corpus/sentences.py); one more for each addition
+
+Shards and tables are never written again, so an addition leaves every file as it is and puts index.json in force last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from raydist.corpus.sentences import SentenceTable, build_sentence_table
+from raydist.errors import InputError
+from raydist.files.shards import new_folder, put_in_force
+from raydist.files.storage import folder_digest
+from raydist.models.loading import open_model
+
+if TYPE_CHECKING:
+    from raydist.retrieval.encode import TextEncoder
+
+
+class Hit(NamedTuple):
+    sentence_id: str
+    score: float
+    text: str
+
+
+def publish(folder: Path, index: Path, table: Path, search: dict[str, Any]) -> None:
+    """Put an index and its texts into one folder, by hard links where the disk allows; an earlier one is replaced.
+
+    `search` says how this folder is searched ({"formula": BM25's} or {"search": of a dense index}); the index knows of none.
+    """
+    if (folder / "index.json").is_file() and len(_tables(folder)) > 1:
+        raise InputError(f"{folder} holds documents that were added to it; delete it first, or give the run another name")
+    facts = json.loads((index / "index.json").read_text())
+    # what is in force, and nothing beside it: a stage has parts, too, and what a killed command has left
+    sources = {name: index / name for name in (*facts["shards"], facts.get("statistics")) if name} | {"texts-00000": table}
+    with new_folder(folder) as beside:
+        for name, source in sources.items():
+            (beside / name).mkdir()
+            for file in sorted(source.iterdir()):
+                try:
+                    os.link(file, beside / name / file.name)
+                except OSError:
+                    shutil.copy2(file, beside / name / file.name)
+        put_in_force(beside, facts | search)
+
+
+def _tables(folder: Path) -> list[Path]:
+    """The texts in force: of the corpus, then of each addition. A table has the number of its first shard."""
+    in_force = len(json.loads((folder / "index.json").read_text())["shards"])
+    return sorted(path for path in folder.glob("texts-?????") if int(path.name[-5:]) < in_force)
+
+
+def _kind(folder: Path) -> str:
+    path = folder / "index.json"
+    if not path.is_file():
+        raise InputError(f"{folder} holds no index; make one with `raydist index CONFIG`, it is in RUN/index then")
+    return json.loads(path.read_text()).get("kind", "bm25")
+
+
+class Searcher:
+    """An index open for questions."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / "index.json").is_file() and (self.folder / "index" / "index.json").is_file():
+            self.folder = self.folder / "index"  # a run
+        self.kind = _kind(self.folder)
+        self.tables = [SentenceTable(path) for path in _tables(self.folder)]
+        self._index: Any
+        if self.kind == "dense":
+            from raydist.retrieval.dense import DenseIndex
+
+            self._index = DenseIndex.open(self.folder)
+            self._encode = _encoder(self._index.encoder, "query", "question").encode
+        else:
+            from raydist.retrieval.bm25 import Index
+
+            self._index = Index.open(self.folder)
+
+    def search(self, questions: list[str], k: int = 10) -> list[list[Hit]]:
+        """The k best sentences for each question."""
+        found = self._index.search(self._encode(questions) if self.kind == "dense" else questions, k)
+        lists = []
+        for rows, scores in zip(found.rows, found.scores):
+            ids = self._index.sentence_ids(rows[rows >= 0])
+            lists.append([Hit(id, float(value), self._text(id)) for id, value in zip(ids, scores[rows >= 0])])
+        return lists
+
+    def _text(self, id: str) -> str:
+        for table in self.tables:
+            row = table.find([id])
+            if row[0] >= 0:
+                return table.texts(row)[0].as_py()
+        return ""
+
+
+def _encoder(about: dict[str, Any], tower: str, length: str) -> TextEncoder:
+    """What made the vectors."""
+    from raydist.retrieval.encode import open_encoder
+
+    folder = open_model(about["where"])
+    if folder_digest(folder) != about["model"]:
+        raise InputError(f"the model in {folder} is not the one that made this index; index anew with `raydist index`")
+    settings = {"pooling": about["pooling"], "max_length": about["lengths"].get(length)}
+    settings |= {"prefix": about.get("prefixes", {}).get(length, ""), "precision": about.get("precision", "fp32")}
+    return open_encoder(about["where"], tower, **settings)
+
+
+def _already(ids: pa.ChunkedArray, table: SentenceTable) -> list[str]:
+    return ids.filter(pa.array(table.find(ids) >= 0)).to_pylist()
+
+
+def add_sentences(folder: Path | str, sentences: pa.Table, passages: Iterable[pa.Table] = ()) -> int:
+    """Add sentences (SENTENCE_SCHEMA) to an index as one more shard; nothing is rebuilt, statistics stay exact."""
+    searcher = Searcher(folder)
+    folder = searcher.folder
+    shards = len(json.loads((folder / "index.json").read_text())["shards"])
+    known = [id for table in searcher.tables for id in _already(sentences["sentence_id"], table)]
+    if known:
+        raise InputError(f"{len(known)} of these sentences are in the index already, {known[0]!r} for one; leave them out")
+    table = build_sentence_table(folder / f"texts-{shards:05d}", [sentences], passages)  # seen when its shard is in force
+    rows = np.arange(len(table))
+    ids = table.ids(rows).to_pylist()
+    if searcher.kind == "bm25":
+        from raydist.retrieval.bm25 import add_rows
+
+        add_rows(folder, ids, table.texts(rows).to_pylist())
+        return len(ids)
+    from raydist.retrieval.dense import build_shard, publish_index
+
+    facts = json.loads((folder / "index.json").read_text())
+    encoder = _encoder(facts["encoder"], "answer", "answer")
+    vectors = encoder.encode_sentences(table, rows, context=facts["encoder"]["context"])
+    name = f"shard-{len(facts['shards']):05d}"
+    build_shard(folder / name, ids, vectors, searcher._index.settings)
+    publish_index(folder, [*facts["shards"], name], facts["encoder"])
+    return len(ids)

@@ -1,0 +1,280 @@
+"""Scored candidates -> silver pairs: threshold and weight; the rejected are kept and marked (docs/methods.md 5.4, 5.5).
+
+Scores are final when they come here. Threshold, power, weighting and calibration change what is kept and how much it counts
+without asking the model again. All functions but ``yield_curve`` and ``write_selection``, which go over any number of blocks,
+are of one block of whole questions; the results of the blocks, put together, do not depend on the blocks.
+Of sentences with the same words, in any order, a question keeps one: copies in a corpus would count it as often as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Literal, NamedTuple, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raydist.corpus.sentences import SentenceTable
+from raydist.errors import InputError
+from raydist.objectives.base import keyed_uniform
+from raydist.reader.features import text_hash
+from raydist.records import MINED_EXAMPLE_SCHEMA, SCORED_SCHEMA, SILVER_SCHEMA, TRAINING_PAIR_SCHEMA
+from raydist.retrieval.candidates import of_questions
+from raydist.retrieval.cross_encoder import sigmoid
+
+Weighting = Literal["power", "none", "binary"]
+
+BELOW = "p below the threshold"
+COPY = "same words as a kept pair"
+THRESHOLDS = tuple(round(step / 50, 2) for step in range(51))  # of a yield curve
+EXAMPLES = 20  # kept ones, and as many rejected ones, in a report
+BY_PAIR = [("question_id", "ascending"), ("sentence_id", "ascending")]
+
+
+def select_silver(
+    scored: pa.Table,
+    *,
+    sentences: SentenceTable | None = None,
+    threshold: float = 0.5,
+    power: float = 2.0,
+    weighting: Weighting = "power",
+    temperature: float | None = None,
+    shift: float = 0.0,
+) -> pa.Table:
+    """Every scored candidate as ``SILVER_SCHEMA``: kept where ``p >= threshold``, with its weight, else with the reason.
+
+    Weights of kept pairs: ``power`` p^power (Eq. 2), ``none`` 1, ``binary`` 1 where p >= 0.5 and 0 below, which differs
+    from ``none`` only under a threshold below 0.5. With a temperature p is made anew from the logit (less ``shift``), else it
+    is as scored.
+    With ``sentences`` a question keeps one of those with the same words: of the highest p, then of the smallest id.
+    A selection can be selected from again.
+    """
+    if weighting not in get_args(Weighting):
+        raise InputError(f"unknown weighting {weighting!r}; take one of {', '.join(get_args(Weighting))}")
+    if not 0 <= threshold <= 1 or not power >= 0 or not (temperature is None or temperature > 0) or not np.isfinite(shift):
+        raise InputError(
+            f"wanted a threshold from 0 to 1, a power of 0 or more, a temperature above 0 and a finite shift, got {threshold}, "
+            f"{power}, {temperature} and {shift}"
+        )
+    scored = scored.select(SCORED_SCHEMA.names).cast(SCORED_SCHEMA).sort_by(BY_PAIR)
+    _check_scores(scored)
+    if temperature is not None:
+        p = pa.array(sigmoid(scored["logit"].to_numpy(), temperature, shift), pa.float32())
+        scored = scored.set_column(SCORED_SCHEMA.get_field_index("p"), SCORED_SCHEMA.field("p"), p)
+    # as stored, and not more exactly: a selection read from disk must be the same one
+    p = scored["p"].to_numpy().astype(np.float64)
+    is_copy = _copies(scored, sentences)
+    kept = (p >= threshold) & ~is_copy
+    reason = pc.if_else(pa.array((p >= threshold) & is_copy), COPY, BELOW)
+    weight = {"power": p**power, "none": np.ones_like(p), "binary": (p >= 0.5).astype(float)}[weighting]
+    columns = [
+        *scored.columns,
+        _sources(scored),
+        pa.array(kept),
+        pc.if_else(pa.array(kept), pa.scalar(None, pa.string()), reason),
+        pa.array(np.where(kept, weight, 0.0), pa.float32()),
+    ]
+    return pa.table(columns, schema=SILVER_SCHEMA)
+
+
+def _check_scores(scored: pa.Table) -> None:
+    p, logit = (scored[name].to_numpy().astype(float) for name in ("p", "logit"))  # null becomes NaN
+    bad = ~(np.isfinite(logit) & (p >= 0) & (p <= 1))
+    if bad.any():
+        first = scored.slice(int(bad.argmax()), 1).to_pylist()[0]
+        raise InputError(
+            f"{bad.sum()} of {len(bad)} scores are no probabilities, the first for question {first['question_id']!r} and "
+            f"sentence {first['sentence_id']!r}: logit {first['logit']}, p {first['p']}; mend the cross-encoder and score again"
+        )
+    models = pc.unique(scored["cross_encoder"]).to_pylist()
+    if len(models) > 1:
+        raise InputError(f"scores of {len(models)} cross-encoders are mixed ({', '.join(map(str, models))}); take those of one")
+
+
+def _copies(scored: pa.Table, sentences: SentenceTable | None) -> np.ndarray:
+    """Which pairs have the words of another one of their question that comes before them: by p, then by sentence id.
+
+    That one is kept wherever a copy could be, so a threshold changes nothing here.
+    """
+    copies = np.zeros(scored.num_rows, bool)
+    if sentences is None or not scored.num_rows:
+        return copies
+    words = sentences.bag_keys[sentences.rows_of(scored["sentence_id"], "the candidate")]
+    question = scored["question_id"].combine_chunks().dictionary_encode().indices.to_numpy()
+    by_id = np.argsort(pc.array_sort_indices(scored["sentence_id"].combine_chunks()).to_numpy())
+    order = np.lexsort((by_id, -scored["p"].to_numpy(), words, question))
+    question, words = question[order], words[order]
+    copies[order[1:]] = (question[1:] == question[:-1]) & (words[1:] == words[:-1])
+    return copies
+
+
+def _sources(scored: pa.Table) -> pa.Array:
+    found = {
+        "bm25": pc.is_valid(scored["bm25_rank"]).to_pylist(),
+        "dense": pc.is_valid(scored["dense_rank"]).to_pylist(),
+        "same_doc": scored["same_doc"].to_pylist(),
+    }
+    lists = [[name for name, has in zip(found, flags) if has] for flags in zip(*found.values())]
+    return pa.array(lists, SILVER_SCHEMA.field("sources").type)
+
+
+def yield_curve(
+    scored: Iterable[pa.Table],
+    num_gold: int,
+    *,
+    sentences: SentenceTable | None = None,
+    threshold: float | None = None,
+    temperature: float | None = None,
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> dict:
+    """How many pairs each threshold would keep, and their share of the gold pairs: what ``mining/yield.json`` holds.
+
+    Goes over any number of blocks; ``threshold`` is the one in force, if any. Blocks may cut a question in two, but not with
+    ``sentences``, which keep copies out as in ``select_silver``.
+    """
+    asked = np.unique([*thresholds, *([] if threshold is None else [threshold])])
+    pairs, candidates = np.zeros(len(asked), np.int64), 0
+    for block in scored:
+        _check_scores(block)
+        p = block["p"].to_numpy()
+        if temperature is not None:
+            p = sigmoid(block["logit"].to_numpy(), temperature).astype(np.float32)
+        p = np.sort(p[~_copies(block, sentences)].astype(np.float64))
+        pairs += len(p) - np.searchsorted(p, asked)
+        candidates += block.num_rows
+    points = [
+        {"threshold": float(at), "pairs": int(count), "share_of_gold": int(count) / max(1, num_gold)}
+        for at, count in zip(asked, pairs)
+    ]
+    return {"gold": num_gold, "candidates": candidates, "threshold": threshold, "points": points}
+
+
+class Selection(NamedTuple):
+    """What is told of a whole selection."""
+
+    curve: dict  # yield_curve
+    examples: pa.Table  # choose_examples
+    kept: int
+
+
+def write_selection(
+    file: IO[bytes],
+    silver: Iterable[pa.Table],
+    num_gold: int,
+    *,
+    sentences: SentenceTable | None = None,
+    threshold: float,
+    seed: int,
+) -> Selection:
+    """All blocks of a selection as one Parquet file, and what is to be told of them, with one block in memory at a time."""
+    chosen, kept = SILVER_SCHEMA.empty_table(), 0
+
+    def written(to: pq.ParquetWriter) -> Iterator[pa.Table]:
+        nonlocal chosen, kept
+        for block in silver:
+            to.write_table(block.cast(SILVER_SCHEMA))
+            chosen = choose_examples(pa.concat_tables([chosen, block.cast(SILVER_SCHEMA)]), seed=seed)
+            kept += pc.sum(block["kept"]).as_py() or 0
+            yield block
+
+    with pq.ParquetWriter(file, SILVER_SCHEMA, compression="zstd") as writer:
+        curve = yield_curve(written(writer), num_gold, sentences=sentences, threshold=threshold)
+    return Selection(curve, chosen, kept)
+
+
+def training_pairs(
+    gold: pa.Table,
+    silver: pa.Table,
+    sentences: SentenceTable,
+    *,
+    hard_negatives: int = 0,
+    negative_p: float = 0.1,
+    gold_scored: pa.Table | None = None,
+) -> pa.Table:
+    """What the dual encoder is trained on, by question and sentence: gold of weight 1, kept silver pairs of theirs.
+
+    ``hard_negatives`` gives every pair so many rejected candidates of its question with p of at most ``negative_p``, in
+    the order of their better rank: found early, and yet no answer. As with the cross-encoder's negatives (methods 5.2), none
+    has the words of an answer of the question, gold or kept, in any order, nor those of another negative.
+    ``gold_scored`` has the cross-encoder's logits of gold pairs {question_id, sentence_id, logit}, where a loss wants them.
+    A pair that is gold and silver is gold.
+    """
+    rows: dict[tuple[str, str], dict] = {}
+    logits: dict[tuple[str, str], float | None] = {}
+    if gold_scored is not None:
+        columns = (gold_scored[name].to_pylist() for name in ("question_id", "sentence_id", "logit"))
+        logits = {(question, sentence): logit for question, sentence, logit in zip(*columns)}
+    for pair in _pairs(of_questions(gold, pc.unique(gold["question_id"]))):
+        rows[pair] = {"weight": 1.0, "is_gold": True, "logit": logits.get(pair)}
+    kept = silver.filter(silver["kept"])
+    for pair, weight, logit in zip(_pairs(kept), kept["weight"].to_pylist(), kept["logit"].to_pylist()):
+        rows.setdefault(pair, {"weight": weight, "is_gold": False, "logit": logit})
+    negatives = _hard_negatives(silver, sorted(rows), sentences, hard_negatives, negative_p) if hard_negatives else {}
+    table = []
+    for question, sentence in sorted(rows):
+        hard = negatives.get(question, [])
+        lists = {"negatives": [id for id, _ in hard], "negative_logits": [logit for _, logit in hard]}
+        table.append({"question_id": question, "sentence_id": sentence, **rows[question, sentence], **lists})
+    return pa.Table.from_pylist(table, TRAINING_PAIR_SCHEMA)
+
+
+def _pairs(table: pa.Table) -> list[tuple[str, str]]:
+    return list(zip(table["question_id"].to_pylist(), table["sentence_id"].to_pylist()))
+
+
+def _hard_negatives(
+    silver: pa.Table, positives: list[tuple[str, str]], sentences: SentenceTable, most: int, negative_p: float
+) -> dict[str, list[tuple[str, float]]]:
+    """(sentence, logit) of each question's hard negatives."""
+    low = silver.filter(pc.and_(pc.invert(silver["kept"]), pc.less_equal(silver["p"], pa.scalar(negative_p, pa.float32()))))
+    rank = pc.min_element_wise(low["bm25_rank"], low["dense_rank"])  # null, and so last, for those of the same document
+    low = low.append_column("rank", rank)
+    low = low.sort_by([("question_id", "ascending"), ("rank", "ascending"), ("sentence_id", "ascending")])
+    answers = sentences.bag_keys[sentences.rows_of([sentence for _, sentence in positives], "the answer")].tolist()
+    refused = {(question, words) for (question, _), words in zip(positives, answers)}
+    found: dict[str, list[tuple[str, float]]] = {}
+    words_of = sentences.bag_keys[sentences.rows_of(low["sentence_id"], "the candidate")].tolist()
+    for (question, sentence), logit, words in zip(_pairs(low), low["logit"].to_pylist(), words_of):
+        of_question = found.setdefault(question, [])
+        if len(of_question) < most and (question, words) not in refused:
+            refused.add((question, words))
+            of_question.append((sentence, logit))
+    return found
+
+
+def choose_examples(silver: pa.Table, *, seed: int, count: int = EXAMPLES) -> pa.Table:
+    """Up to ``count`` kept and ``count`` rejected pairs, kept ones first, by a hash of (seed, ids).
+
+    Blocks may be chosen from one by one: what is chosen from their choices is what is chosen from all at once.
+    """
+    keys = np.array([text_hash(f"{question}\0{sentence}") for question, sentence in _pairs(silver)], np.int64)
+    drawn = silver.append_column("drawn", pa.array(keyed_uniform(seed, 0, "example", keys)))
+    drawn = drawn.sort_by([("kept", "descending"), ("drawn", "ascending"), *BY_PAIR]).drop_columns("drawn")
+    kept = int(pc.sum(drawn["kept"]).as_py() or 0)
+    return pa.concat_tables([drawn.slice(0, min(kept, count)), drawn.slice(kept, count)])
+
+
+def with_texts(pairs: pa.Table, questions: pa.Table, sentences: SentenceTable) -> pa.Table:
+    """Pairs of ids with the texts of both as columns ``question`` and ``sentence``."""
+    places = pc.index_in(pairs["question_id"], value_set=questions["question_id"].combine_chunks().cast(pa.string()))
+    if places.null_count:
+        unknown = pairs["question_id"].filter(pc.is_null(places))[0].as_py()
+        raise InputError(f"question {unknown!r} is not among the questions; give the table that it comes from")
+    rows = sentences.rows_of(pairs["sentence_id"], "the sentence")
+    pairs = pairs.append_column("question", questions["text"].take(places).cast(pa.string()))
+    return pairs.append_column("sentence", sentences.texts(rows).cast(pa.string()))
+
+
+def example_table(chosen: pa.Table, questions: pa.Table, gold: pa.Table, sentences: SentenceTable) -> pa.Table:
+    """Chosen pairs as people read them, with the texts of the gold answers: what ``mining/examples.parquet`` holds."""
+    judged = of_questions(gold, pc.unique(chosen["question_id"]))
+    texts = sentences.texts(sentences.rows_of(judged["sentence_id"], "the gold sentence")).to_pylist()
+    answers: dict[str, list[str]] = {}
+    for question, text in zip(judged["question_id"].to_pylist(), texts):
+        answers.setdefault(question, []).append(text)
+    listed = [answers.get(question, []) for question in chosen["question_id"].to_pylist()]
+    told = with_texts(chosen, questions, sentences)
+    told = told.append_column("gold", pa.array(listed, MINED_EXAMPLE_SCHEMA.field("gold").type))
+    return told.select(MINED_EXAMPLE_SCHEMA.names).cast(MINED_EXAMPLE_SCHEMA)

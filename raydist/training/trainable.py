@@ -1,0 +1,279 @@
+"""What a task is to a training worker: its rows, its module, how it is judged on the way and how it is saved."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from raydist.config import Config
+from raydist.files.storage import Storage
+from raydist.models.loading import model_folder, tower_folder
+from raydist.objectives.base import world_size
+from raydist.objectives.ranking import CrossEntropy, Ranking
+from raydist.reader.features import text_hash
+from raydist.reader.parts import read_examples
+from raydist.reader.rows import WindowRows
+from raydist.training.plan import choose_rows
+from raydist.training.tasks import CrossEncoderTask, ReaderTask, RetrieverTask, build_reader_task, forces_eager
+
+Evaluation = Callable[[Any], dict[str, float]]
+
+
+class Kind(ABC):
+    """One of the tasks, on one rank. `sets` says for "train" and "dev" which folders and parts hold the rows."""
+
+    rows: Any
+
+    def __init__(self, config: Config, sets: Mapping[str, dict], rank: int, ranks: int) -> None:
+        from transformers import AutoTokenizer
+
+        self.config, self.sets, self.rank, self.ranks = config, sets, rank, ranks
+        self.folder = model_folder(config.model.name, config.model.revision, towers=config.task == "retriever")
+        self.tokenizer_folder = tower_folder(self.folder, "query")
+        self.pad_id = AutoTokenizer.from_pretrained(self.tokenizer_folder).pad_token_id
+
+    @abstractmethod
+    def build_task(self, steps_per_epoch: int) -> Any:
+        """The model and its objectives; the same weights for the same seed."""
+
+    @abstractmethod
+    def save(self, task: Any, folder: Path) -> None:
+        """The model alone, in the layout that other libraries read."""
+
+    def evaluation(self) -> Evaluation | None:
+        """Scores of the dev set, from the task; None where it cannot be scored."""
+        return None
+
+    def remarks(self) -> list[str]:
+        """What the user should know of how the task is built: where it is not as the config says."""
+        return []
+
+
+def open_kind(config: Config, sets: Mapping[str, dict], rank: int, ranks: int) -> Kind:
+    """The kind that `task` names."""
+    kinds: dict[str, Callable[..., Kind]] = {
+        "reader": ReaderKind,
+        "cross_encoder": CrossEncoderKind,
+        "retriever": RetrieverKind,
+    }
+    return kinds[config.task](config, sets, rank, ranks)
+
+
+def name_questions(task: str, where: dict, rows: np.ndarray) -> str:
+    """Which questions some training rows belong to, for a message."""
+    if task == "reader":
+        storage = Storage(where["folder"])
+        ids = [id for name, group in where["examples"] for id in read_examples(storage, name, group)["id"].to_pylist()]
+        named = list(dict.fromkeys(ids[example] for example in open_windows(where).examples[rows]))
+    else:
+        named = [f"pair {row}" for row in rows]
+    return ", ".join(named[:32]) + (", ..." if len(named) > 32 else "")
+
+
+# --- reader ----------------------------------------------------------------------------------------------------------
+
+
+def open_windows(where: dict) -> WindowRows:
+    folder = Storage(where["windows_folder"]).local_copy("")
+    sets = where.get("sets", [])
+    beside = Storage(where["sets_folder"]).local_copy("") if sets else folder
+    return WindowRows([folder / name for name in where["windows"]], [beside / name for name in sets])
+
+
+class ReaderKind(Kind):
+    """Windows, a span reader, EM and F1."""
+
+    def __init__(self, config: Config, sets: Mapping[str, dict], rank: int, ranks: int) -> None:
+        super().__init__(config, sets, rank, ranks)
+        self.rows = open_windows(sets["train"])
+
+    def build_task(self, steps_per_epoch: int) -> ReaderTask:
+        return build_reader_task(self.config, self.folder, steps_per_epoch)
+
+    def save(self, task: ReaderTask, folder: Path) -> None:
+        task.reader.save(folder, self.folder)
+
+    def remarks(self) -> list[str]:
+        if self.config.model.attention == "eager" or not forces_eager(self.config):
+            return []
+        return [
+            f"model.attention is {self.config.model.attention} and eager is used: objectives.pfa.penalty_at: embedding needs a "
+            f"second derivative, which faster kernels have not; penalty_at: representation does without"
+        ]
+
+    def evaluation(self) -> Evaluation | None:
+        judge = DevEvaluation(self.config, self.sets["dev"], self.pad_id, self.rank, self.ranks)
+        return judge if judge.has_labels else None
+
+
+class DevEvaluation:
+    """EM and F1 on the dev set during training: each rank reads its share, all get the scores."""
+
+    def __init__(self, config: Config, where: dict, pad_id: int, rank: int, ranks: int) -> None:
+        import pyarrow as pa
+
+        from raydist.reader.evaluate import with_unique_ids
+        from raydist.reader.metrics import choose_rule
+
+        self.config, self.pad_id = config, pad_id
+        self.rows = open_windows(where)
+        storage = Storage(where["folder"])
+        self.examples = with_unique_ids(
+            pa.concat_tables([read_examples(storage, name, group) for name, group in where["examples"]])
+        )
+        self.rule = choose_rule(config.data.dev.rule if config.data.dev else "auto", where["identity"]["examples"])
+        keys = np.array([text_hash(id) for id in self.examples["id"].to_pylist()], np.int64)
+        asked = np.unique(self.rows.examples) if where["choice"] else np.arange(self.examples.num_rows)
+        self.mine = asked[choose_rows(keys[asked], config.train.dev_questions, config.data.seed, "dev")][rank::ranks]
+        self.ranks = ranks
+
+    @property
+    def has_labels(self) -> bool:
+        columns = zip(self.examples["answers"].to_pylist(), self.examples["is_impossible"].to_pylist())
+        return any(answers or impossible for answers, impossible in columns)
+
+    def __call__(self, task: ReaderTask) -> dict[str, float]:
+        from raydist.reader.evaluate import examples_of
+        from raydist.reader.metrics import score_predictions
+        from raydist.reader.predict import predict_examples
+
+        predict = self.config.predict
+        table = predict_examples(
+            task.reader,
+            self.rows,
+            self.examples,
+            self.mine,
+            k=1,
+            max_answer_length=predict.max_answer_length,
+            batch_tokens=predict.batch_tokens,
+            pad_id=self.pad_id,
+            precision=predict.precision,
+        )
+        rows = table.select(["id", "nbest", "null_score"]).to_pylist()
+        v2 = any(self.examples["is_impossible"].to_pylist())  # then a question is left unanswered where the null span wins
+
+        def answer(row: dict) -> str:
+            spans = row["nbest"]
+            return "" if not spans or (v2 and row["null_score"] > spans[0]["score"]) else spans[0]["text"]
+
+        best = {row["id"]: answer(row) for row in rows}
+        scores = score_predictions(best, examples_of(self.examples.take(self.mine)), self.rule)
+        sums = torch.tensor([sum(s.em for s in scores), sum(s.f1 for s in scores), len(scores)], dtype=torch.float64)
+        sums = sums.to(next(task.parameters()).device)
+        if self.ranks > 1:
+            dist.all_reduce(sums)
+        count = max(1.0, float(sums[2]))
+        return {"em": float(sums[0]) / count, "f1": float(sums[1]) / count}
+
+
+# --- question-sentence pairs -----------------------------------------------------------------------------------------
+
+
+def _files(where: dict) -> list[Path]:
+    folder = Storage(where["rows_folder"]).local_copy("")
+    return [folder / name for name in where["parts"]]
+
+
+class CrossEncoderKind(Kind):
+    """Labelled pairs, one logit, average precision."""
+
+    def __init__(self, config: Config, sets: Mapping[str, dict], rank: int, ranks: int) -> None:
+        from raydist.retrieval.rows import CrossRows
+
+        super().__init__(config, sets, rank, ranks)
+        self.rows = CrossRows(_files(sets["train"]))
+
+    def build_task(self, steps_per_epoch: int) -> CrossEncoderTask:
+        from raydist.retrieval.cross_encoder import load_cross_encoder
+
+        model = self.config.model
+        cross_encoder = load_cross_encoder(self.folder, attention=model.attention, dropout=model.dropout, seed=self.config.seed)
+        return CrossEncoderTask(cross_encoder, CrossEntropy())
+
+    def save(self, task: CrossEncoderTask, folder: Path) -> None:
+        task.cross_encoder.save(folder, self.folder, max_length=self.config.cross_encoder.max_length)
+
+    def evaluation(self) -> Evaluation | None:
+        from raydist.retrieval.rows import CrossRows
+
+        rows = CrossRows(_files(self.sets["dev"]))
+        return _PairScores(rows, self.pad_id, self.rank, self.ranks, self.config.predict.batch_tokens) if len(rows) else None
+
+
+class _PairScores:
+    """docs/methods.md 5.3's scores of held-out pairs: each rank scores its share, all get the result."""
+
+    def __init__(self, rows: Any, pad_id: int, rank: int, ranks: int, batch_tokens: int) -> None:
+        self.rows, self.pad_id, self.batch_tokens = rows, pad_id, batch_tokens
+        self.mine = np.arange(rank, len(rows), ranks)
+
+    @torch.inference_mode()
+    def __call__(self, task: CrossEncoderTask) -> dict[str, float]:
+        from raydist.reader.predict import length_batches
+        from raydist.retrieval.cross_encoder import classification_scores
+
+        device = next(task.parameters()).device
+        logits = torch.zeros(len(self.rows), dtype=torch.float64)
+        was_training = task.training
+        task.eval()
+        for picked in length_batches(self.rows.lengths[self.mine], self.batch_tokens):
+            rows = self.mine[picked]
+            batch = self.rows.batch(rows, pad_id=self.pad_id).to(device)
+            logits[torch.from_numpy(rows)] = task.cross_encoder(batch.tokens).double().cpu()
+        task.train(was_training)
+        if world_size() > 1:
+            logits = logits.to(device)
+            dist.all_reduce(logits)  # each was filled by one rank
+        scores = classification_scores(self.rows.labels.astype(int), logits.cpu().numpy())
+        return {name: 100 * value for name, value in scores.items()}
+
+
+class RetrieverKind(Kind):
+    """Weighted pairs, two towers. It is judged by searching, after training."""
+
+    def __init__(self, config: Config, sets: Mapping[str, dict], rank: int, ranks: int) -> None:
+        from raydist.retrieval.rows import PairRows
+
+        super().__init__(config, sets, rank, ranks)
+        self.rows = PairRows(_files(sets["train"]), bucket_by_length=config.retriever.bucket_by_length)
+
+    def build_task(self, steps_per_epoch: int) -> RetrieverTask:
+        from raydist.retrieval.dual_encoder import load_dual_encoder
+
+        model, given = self.config.model, self.config.retriever
+        encoder = load_dual_encoder(
+            self.folder,
+            towers=given.towers,
+            pooling=given.pooling,
+            attention=model.attention,
+            dropout=model.dropout,
+            seed=self.config.seed,
+        )
+        loss = Ranking(
+            loss=given.loss,
+            objective=given.objective,
+            normalise=given.normalise,
+            scale=given.scale,
+            temperature=given.temperature,
+            mask_known_positives=given.mask_known_positives,
+        )
+        return RetrieverTask(encoder, loss, chunk_rows=given.chunk_rows, cached=given.cached)
+
+    def remarks(self) -> list[str]:
+        if self.config.train.choose == "last":
+            return []
+        return ["train.choose is best, and a retriever is not judged while it trains: the last model is taken"]
+
+    def save(self, task: RetrieverTask, folder: Path) -> None:
+        from raydist.retrieval.pooling import resolve_prefixes
+
+        given = self.config.retriever
+        lengths = {"max_question_length": given.max_question_length, "max_answer_length": given.max_answer_length}
+        prefixes = resolve_prefixes(given.question_prefix, given.answer_prefix, self.folder)
+        task.encoder.save(folder, self.tokenizer_folder, **lengths, prefixes=prefixes)

@@ -1,0 +1,149 @@
+"""What the config says of a task reaches its module, and is known of it afterwards."""
+
+import inspect
+from typing import get_args
+
+import pytest
+from transformers import AutoTokenizer
+
+from raydist.cluster.pipeline import RETRIEVER_LOSS
+from raydist.config import (
+    AnswerContrastConfig,
+    Config,
+    HardLearningConfig,
+    InfomaxConfig,
+    PfaConfig,
+    RetrieverConfig,
+    SpanConfig,
+    override,
+)
+from raydist.files.storage import encode_table
+from raydist.models.loading import model_folder
+from raydist.objectives.answer_contrast import NEGATIVES, SELECTORS, AnswerContrast
+from raydist.objectives.hard_learning import MODES, HardLearning
+from raydist.objectives.infomax import SUMMARIES, WEIGHTS, Infomax
+from raydist.objectives.pfa import ALIGNMENTS, PENALTIES, PERTURBERS, Pfa
+from raydist.objectives.ranking import LOSSES, NORMALISE, OBJECTIVES, Ranking
+from raydist.objectives.span import Span
+from raydist.retrieval.rows import tokenize_pairs
+from raydist.training.trainable import ReaderKind, RetrieverKind
+
+
+def retriever_kind(folder, changes: dict) -> RetrieverKind:
+    """A retriever's, on one row."""
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
+    table = tokenize_pairs(tokenizer, ["Who?"], ["He."], question_keys=[1], bag_keys=[3], positives=[[3]])
+    (folder / "part.arrow").write_bytes(encode_table(table, "arrow", {}))
+    config = override(Config(), {"task": "retriever", "model.name": "builtin:tiny", "mining.hard_negatives": 1} | changes)
+    return RetrieverKind(config, {"train": {"rows_folder": str(folder), "parts": ["part.arrow"]}}, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"loss": "kl", "temperature": 2.5, "scale": 20.0, "normalise": "weight_sum"},
+        {"loss": "margin_mse", "scale": 10.0},
+        {"loss": "softmax", "objective": "prob", "mask_known_positives": False},
+    ],
+)
+def test_the_loss_of_a_retriever_is_the_configs(tmp_path, given):
+    kind = retriever_kind(tmp_path, {f"retriever.{key}": value for key, value in given.items()})
+    loss, config = kind.build_task(1).objective, kind.config
+    wanted = {name: getattr(config.retriever, name) for name in inspect.signature(Ranking).parameters}
+    assert {name: getattr(loss, name) for name in wanted} == wanted
+    assert wanted.items() >= given.items()
+
+
+@pytest.mark.parametrize("choose", ["best", "last"])
+def test_a_retriever_is_not_chosen_by_scores_and_says_so(tmp_path, choose):
+    said = retriever_kind(tmp_path, {"train.choose": choose}).remarks()
+    assert ["the last model is taken" in text for text in said] == [True] * (choose == "best")
+
+
+def test_a_retriever_of_two_towers_is_trained_further(tmp_path):
+    first = retriever_kind(tmp_path, {"retriever.towers": "separate"})
+    encoder = first.build_task(1)
+    first.save(encoder, tmp_path / "first")
+    second = retriever_kind(tmp_path, {"model.name": str(tmp_path / "first")})
+    assert second.pad_id == first.pad_id
+    task = second.build_task(1)
+    assert not task.encoder.is_shared
+    second.save(task, tmp_path / "second")
+    for name in ("query/model.safetensors", "answer/model.safetensors", "answer/tokenizer.json"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("attention", "penalty_at", "used", "said"),
+    [
+        ("auto", "embedding", "eager", "model.attention is auto and eager is used: objectives.pfa.penalty_at: embedding needs"),
+        ("eager", "embedding", "eager", ""),
+        ("auto", "representation", "sdpa", ""),
+    ],
+)
+def test_a_penalty_at_the_embeddings_takes_eager_attention_and_says_so(attention, penalty_at, used, said):
+    objectives = {"pfa": {"penalty_at": penalty_at, "bottleneck": 4, "critic_size": 4}}
+    config = Config(model={"name": "builtin:tiny", "attention": attention}, objectives=objectives)
+    kind = ReaderKind(config, {"train": {"windows_folder": ".", "windows": []}}, 0, 1)
+    assert kind.build_task(1).reader.config._attn_implementation == used
+    assert len(kind.remarks()) == bool(said)
+    assert said in "".join(kind.remarks())
+
+
+def test_all_that_a_retrievers_loss_depends_on_makes_another_run():
+    assert set(inspect.signature(Ranking).parameters) <= set(RETRIEVER_LOSS)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "known"),
+    [
+        (InfomaxConfig, "summary", SUMMARIES),
+        (InfomaxConfig, "variant", tuple(WEIGHTS)),
+        (PfaConfig, "perturber", PERTURBERS),
+        (PfaConfig, "align", ALIGNMENTS),
+        (PfaConfig, "penalty", PENALTIES),
+        (HardLearningConfig, "mode", MODES),
+        (AnswerContrastConfig, "select", SELECTORS),
+        (AnswerContrastConfig, "negatives", NEGATIVES),
+        (RetrieverConfig, "loss", LOSSES),
+        (RetrieverConfig, "objective", OBJECTIVES),
+        (RetrieverConfig, "normalise", NORMALISE),
+    ],
+)
+def test_a_config_offers_what_its_objective_knows(section, key, known):
+    assert get_args(section.model_fields[key].annotation) == known
+
+
+SPAN = {"span_reduction", "mask_non_passage"}  # of objectives.span, for all
+
+
+@pytest.mark.parametrize(
+    ("section", "objective", "not_its_own", "not_the_objectives"),
+    [
+        (InfomaxConfig, Infomax, {"hidden_size", "span_reduction"}, set()),
+        (PfaConfig, Pfa, {"hidden_size", "words_VE"} | SPAN, set()),
+        (HardLearningConfig, HardLearning, SPAN, {"size", "sets", "nbest_folds"}),
+        (
+            AnswerContrastConfig,
+            AnswerContrast,
+            {"top_spans", "codes_4V", "max_answer_length", "first_step", "span_reduction"},
+            {"schedule", "sequential_epochs"},
+        ),
+        (RetrieverConfig, Ranking, set(), None),  # it has more than the loss
+    ],
+)
+def test_the_defaults_of_an_objective_are_its_sections(section, objective, not_its_own, not_the_objectives):
+    own, fields = inspect.signature(objective).parameters, section.model_fields
+    assert own.keys() - fields.keys() == not_its_own
+    assert not_the_objectives is None or fields.keys() - own.keys() == not_the_objectives
+    shared = own.keys() & fields.keys()
+    assert {name: own[name].default for name in shared} == {name: fields[name].get_default() for name in shared}
+
+
+def test_the_defaults_of_the_span_loss_are_those_of_all_that_follow_it():
+    wanted = {"span_reduction": SpanConfig().reduction, "mask_non_passage": SpanConfig().mask_non_passage}
+    for objective in (Span, Infomax, Pfa, HardLearning, AnswerContrast):
+        own = inspect.signature(objective).parameters
+        shared = wanted.keys() & own.keys()
+        assert {name: own[name].default for name in shared} == {name: wanted[name] for name in shared}
+        assert "span_reduction" in shared
