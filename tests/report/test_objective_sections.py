@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.made_run import example, write_run
-from test_report import report_on
+from helpers.report_page import report_on
 
 from raydist.config import load_config, to_yaml
 from raydist.reader.evaluate import evaluate_set
