@@ -29,8 +29,9 @@ from raydist.errors import InputError
 from raydist.files.storage import Storage, StorageError, has_model, unwritable, writing_to
 from raydist.objectives.base import world_size
 from raydist.terminal import Progress, say
-from raydist.training.loop import NonFiniteLoss, StepReport, num_steps, seed_step, train_step, training_steps
+from raydist.training.loop import NonFiniteLoss, StepReport, seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
+from raydist.training.plan import num_steps
 from raydist.training.trace import write_traces
 from raydist.training.trackers import Tracker, open_trackers
 from raydist.training.trainable import Kind, name_questions, open_kind

@@ -26,20 +26,8 @@ from raydist.cluster.stages import Work, run_parts
 from raydist.cluster.watch import show
 from raydist.config import Config, SourceConfig, flatten, override, to_yaml
 from raydist.errors import InputError
-from raydist.files.storage import (
-    Manifest,
-    Stage,
-    Storage,
-    describe_part,
-    differences,
-    encode_table,
-    fetch,
-    file_digest,
-    fingerprint,
-    folder_digest,
-    has_model,
-    read_parquet,
-)
+from raydist.files.stage import Manifest, Stage, describe_part, encode_table
+from raydist.files.storage import Storage, differences, fetch, file_digest, fingerprint, folder_digest, has_model, read_parquet
 from raydist.models.loading import is_folder
 from raydist.records import REJECTED_SCHEMA, ReadCounts
 from raydist.sweep.plan import Ledger, is_finished
@@ -540,7 +528,7 @@ def train(run: Run, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> No
 
 def check_steps(run: Run, rows: int) -> None:
     """Refuse a contrast whose turn never comes: known with the rows, and told before base readers are trained."""
-    from raydist.training.loop import num_steps
+    from raydist.training.plan import num_steps
 
     contrast, given = run.config.objectives.answer_contrast, run.config.train
     if not contrast or contrast.schedule != "sequential":

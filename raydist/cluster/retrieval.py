@@ -29,7 +29,8 @@ from raydist.cluster.watch import show
 from raydist.config import CORPUS_COLUMNS, Config, CorpusSource, MiningConfig, RetrieverConfig, flatten, override
 from raydist.corpus.readers import language_of
 from raydist.errors import InputError
-from raydist.files.storage import Stage, Storage, encode_table, fetch, file_digest, folder_digest, has_model, read_parquet
+from raydist.files.stage import Stage, encode_table
+from raydist.files.storage import Storage, fetch, file_digest, folder_digest, has_model, read_parquet
 from raydist.models.loading import TOWERS, is_folder, open_model, tower_folder
 from raydist.records import RANKED_SCHEMA, rejected_table
 from raydist.retrieval import parts as make

@@ -21,7 +21,8 @@ import pyarrow as pa
 from raydist.cluster.connect import Cluster
 from raydist.cluster.watch import show
 from raydist.errors import InputError
-from raydist.files.storage import Manifest, Stage, Storage, StorageError, describe_part, encode_table, fingerprint
+from raydist.files.stage import Manifest, Stage, describe_part, encode_table
+from raydist.files.storage import Storage, StorageError, fingerprint
 from raydist.terminal import Progress, say
 
 STOP = "stop"  # in a stage's folder: a part of it failed, and the others are not to be begun

@@ -22,7 +22,8 @@ from raydist.cluster.pipeline import (
 )
 from raydist.cluster.stages import Work
 from raydist.config import ObjectivesConfig, override
-from raydist.files.storage import Stage, fetch, file_digest
+from raydist.files.stage import Stage
+from raydist.files.storage import fetch, file_digest
 from raydist.terminal import say
 
 SETS_VERSION = 1

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 
 class MappedRows:
-    """The rows of some Arrow IPC files as one sequence."""
+    """The rows of some Arrow IPC files, or of tables, as one sequence."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        self.tables = [pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files]
+    def __init__(self, parts: Sequence[Path | pa.Table]) -> None:
+        self.tables = [part if isinstance(part, pa.Table) else map_table(part) for part in parts]
         self.first = np.concatenate([[0], np.cumsum([table.num_rows for table in self.tables])]).astype(np.int64)
         self._lists: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
 
@@ -59,6 +59,11 @@ class MappedRows:
         if name not in self._lists:
             self._lists[name] = [_flat(table[name]) for table in self.tables]
         return self._lists[name]
+
+
+def map_table(file: Path) -> pa.Table:
+    """The rows of an Arrow IPC file, mapped into memory."""
+    return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
 
 
 def pad_tokens(

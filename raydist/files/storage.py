@@ -1,15 +1,10 @@
-"""Files that are whole or absent, on a disk or an object store, and stages that are known by their fingerprint.
-
-A part is whole when it has its name: written beside and renamed on a disk, one put on an object store. A stage is whole
-when its manifest, written last, says so.
-"""
+"""Files that are whole or absent, on a disk or an object store: written beside and renamed on a disk, one put on a store."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import hashlib
-import io
 import json
 import os
 import posixpath
@@ -17,7 +12,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -212,9 +207,21 @@ class Storage:
         return target
 
 
-def fetch(place: Mapping[str, str]) -> Path:
-    """A file or folder on this node, from {folder, name}: a name inside a storage, or where that is "" a path as it is."""
-    return Storage(place["folder"]).local_copy("") / place["name"] if place["folder"] else Path(place["name"])
+@dataclass(frozen=True)
+class Place:
+    """Where any node finds a file or folder: a name inside a storage, or without one a path as it is."""
+
+    name: str
+    storage: str = ""
+
+    def fetch(self) -> Path:
+        """The file or folder on this node."""
+        return Storage(self.storage).local_copy("") / self.name if self.storage else Path(self.name)
+
+    @property
+    def shown(self) -> str | None:
+        """A name that is the same on all nodes; None where the path on this node is one."""
+        return Storage(self.storage).path(self.name) if self.storage else None
 
 
 def has_model(run: Storage, name: str = "model") -> bool:
@@ -253,111 +260,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# --- stages ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Results that depend on nothing but `identity`, in <storage>/stages/NAME-FINGERPRINT/."""
-
-    storage: Storage
-    name: str
-    identity: Mapping[str, Any]
-    kind: str = "parquet"  # or "arrow": IPC, memory-mapped
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint(self.identity)
-
-    @property
-    def folder(self) -> str:
-        return f"stages/{self.name}-{self.fingerprint}"
-
-    @cached_property
-    def uri(self) -> str:
-        return self.storage.at(self.folder).uri
-
-    def part(self, number: int) -> str:
-        return f"part-{number:05d}.{self.kind}"
-
-    def manifest(self) -> Manifest | None:
-        """What is in it, if it is whole: the manifest is there, and every part it names has its size, and its checksum where it
-        was not written before the manifest. (Bytes that a disk alters without a write are not noticed: all would be read.)
-        """
-        files = self.storage.files(self.folder)
-        if "manifest.json" not in files:
-            return None
-        found = Manifest(**self.storage.read_json(f"{self.folder}/manifest.json"))
-
-        def is_whole(part: dict) -> bool:
-            file = files.get(part["name"])
-            if file is None or file.size != part["bytes"]:
-                return False
-            if (file.mtime_ns or 0) < (files["manifest.json"].mtime_ns or 0):
-                return True
-            return checksum(self.storage.read_bytes(f"{self.folder}/{part['name']}")) == part["checksum"]
-
-        return found if all(map(is_whole, found.parts)) else None
-
-    def checksums(self) -> dict[str, str]:
-        """Of each part, as the manifest has it; empty where there is none yet."""
-        name = f"{self.folder}/manifest.json"
-        parts = self.storage.read_json(name)["parts"] if self.storage.exists(name) else []
-        return {part["name"]: part["checksum"] for part in parts}
-
-    def finish(self, parts: list[dict], seconds: float) -> Manifest:
-        """Write the manifest: from now on the stage is whole."""
-        manifest = Manifest(self.name, self.fingerprint, dict(self.identity), parts, round(seconds, 3))
-        self.storage.write_json(f"{self.folder}/manifest.json", vars(manifest))
-        return manifest
-
-
-@dataclass(frozen=True)
-class Manifest:
-    name: str
-    fingerprint: str
-    identity: dict
-    parts: list[dict] = field(default_factory=list)  # name, rows, bytes, checksum, and what the worker wants to say (info)
-    seconds: float = 0.0
-
-    @property
-    def rows(self) -> int:
-        return sum(part["rows"] for part in self.parts)
-
-
-def encode_table(table: pa.Table, kind: str, info: Mapping[str, Any], row_group: int | None = None) -> bytes:
-    """A part file's bytes. `info` travels in the schema, so that a manifest can be made again from the parts alone."""
-    table = table.replace_schema_metadata({"raydist": json.dumps(info, sort_keys=True)})
-    sink = io.BytesIO()
-    if kind == "parquet":
-        pq.write_table(table, sink, compression="zstd", row_group_size=row_group)
-    else:
-        table = table.combine_chunks()
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-    return sink.getvalue()
-
-
-def describe_part(name: str, content: bytes) -> dict:
-    """A part's line in the manifest, from its bytes."""
-    if name.endswith(".parquet"):
-        file = pq.ParquetFile(io.BytesIO(content))
-        rows, metadata = file.metadata.num_rows, file.schema_arrow.metadata
-    else:
-        reader = pa.ipc.open_file(content)
-        rows, metadata = reader.read_all().num_rows, reader.schema.metadata
-    info = json.loads((metadata or {}).get(b"raydist", b"{}"))
-    return {
-        "name": name,
-        "rows": info.get("rows", rows),  # of files beside it, where the part is nothing but counts
-        "bytes": len(content),
-        "checksum": checksum(content),
-        "info": info,
-    }
-
-
-def checksum(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def read_parquet(storage: Storage, name: str, columns: Iterable[str] | None = None) -> pa.Table:

@@ -15,17 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raydist.draws import keyed_uniform
 from raydist.errors import InputError
-from raydist.objectives.base import (
-    Batch,
-    Objective,
-    Reader,
-    ReaderOutput,
-    Term,
-    at_least_float32,
-    gather_group,
-    keyed_uniform,
-)
+from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term, at_least_float32, gather_group
 from raydist.objectives.span import check_reduction
 from raydist.objectives.text_codes import span_text_codes
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from raydist.draws import keyed_uniform
 
 
 @dataclass(frozen=True)
@@ -183,22 +184,6 @@ def gather_group(rows_BX: Tensor, batch: Batch) -> Tensor:
 def gather_rows(rows_BX: Tensor, mine: Tensor, size: int) -> Tensor:
     """The same for any rows that are spread over the ranks: `mine` says where this rank's stand among all `size` of them."""
     return _Gather.apply(rows_BX, mine, size)
-
-
-_MIX = np.uint64(0x9E3779B97F4A7C15)
-
-
-def keyed_uniform(seed: int, step: int, stream: str, keys: np.ndarray) -> np.ndarray:
-    """One number in [0, 1) per key, a pure function of (seed, step, stream, key): the same on every rank and after a resume."""
-    with np.errstate(over="ignore"):
-        x = keys.astype(np.uint64)
-        name = int.from_bytes(blake2b(stream.encode(), digest_size=8).digest(), "little")
-        for word in (seed, step, name):
-            x = (x ^ (np.uint64(word & 0xFFFFFFFFFFFFFFFF) + _MIX)) * np.uint64(0xBF58476D1CE4E5B9)
-            x ^= x >> np.uint64(31)
-            x *= np.uint64(0x94D049BB133111EB)
-            x ^= x >> np.uint64(29)
-    return (x >> np.uint64(11)).astype(np.float64) / float(1 << 53)
 
 
 def keyed_dropout(values_BX: Tensor, rate: float, batch: Batch, stream: str) -> Tensor:

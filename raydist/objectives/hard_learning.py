@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raydist.draws import keyed_uniform
 from raydist.errors import InputError
-from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term, keyed_uniform
+from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term
 from raydist.objectives.span import check_reduction, span_log_probs
 
 MODES = ("posterior", "mml", "hard_em", "learned", "ce")

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raydist.draws import keyed_uniform
 from raydist.errors import InputError
 from raydist.objectives.base import (
     Batch,
@@ -28,7 +29,6 @@ from raydist.objectives.base import (
     at_least_float32,
     gather_group,
     keyed_dropout,
-    keyed_uniform,
     masked_mean,
 )
 from raydist.objectives.span import check_reduction

@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raydist.draws import keyed_uniform
 from raydist.errors import InputError
 from raydist.objectives.base import (
     Batch,
@@ -26,7 +27,6 @@ from raydist.objectives.base import (
     Term,
     at_least_float32,
     gather_group,
-    keyed_uniform,
     world_size,
 )
 from raydist.objectives.span import check_reduction, span_term

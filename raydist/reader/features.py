@@ -7,12 +7,12 @@ row needs at training time and to map a predicted span back to text is here; tex
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from raydist.draws import text_hash
 from raydist.errors import InputError
 from raydist.reader.metrics import normaliser
 
@@ -35,10 +35,6 @@ WINDOW_SCHEMA = pa.schema(
         ("char_end", pa.list_(pa.int32())),
     ]
 )
-
-
-def text_hash(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)
 
 
 def make_windows(

@@ -7,19 +7,15 @@ one for one, in files of the same order.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset
 import pyarrow.parquet as pq
 
 from raydist.errors import InputError
-from raydist.files.storage import Storage, fetch, read_parquet
 from raydist.objectives.hard_learning import put_gold_in, span_types
-from raydist.reader.parts import read_examples
 from raydist.reader.rows import WindowRows
 
 OUTSIDE = -1  # an element that this window does not hold
@@ -88,28 +84,6 @@ def _tokens_of(spans: np.ndarray, char_start: np.ndarray, char_end: np.ndarray) 
     at_start = (start < len(char_start)) & (char_start[np.minimum(start, len(char_start) - 1)] == spans[:, 0])
     at_end = (end >= 0) & (char_end[np.maximum(end, 0)] == spans[:, 1])
     return np.where(at_start, start, OUTSIDE), np.where(at_end, end, OUTSIDE)
-
-
-def set_part_maker(*, size: int) -> Callable[[dict], dict[str, Any]]:
-    """The windows of a part, the examples they were made of, and n-best lists for these -> the part's sets.
-
-    The lists are parts of prediction stages (several where they are cross-fitted), or one file that holds all questions, by
-    its place (as `fetch` takes it).
-    """
-
-    def make(spec: dict) -> dict[str, Any]:
-        rows = WindowRows([Storage(spec["windows_folder"]).local_copy("") / spec["windows"]])
-        examples = read_examples(Storage(spec["folder"]), spec["part"], spec["row_group"])
-        if "file" in spec:
-            ids, languages = examples["id"].to_pylist(), examples["language"].to_pylist()
-            asked = ids + [f"{language}:{id}" for id, language in zip(ids, languages)]
-            of_part = pc.field("id").isin(pa.array(asked))
-            predictions = pyarrow.dataset.dataset(str(fetch(spec["file"])), format="parquet").to_table(filter=of_part)
-        else:
-            predictions = pa.concat_tables([read_parquet(Storage(folder), name) for folder, name in spec["predictions"]])
-        return {"part": make_sets(rows, examples, predictions, size)}
-
-    return make
 
 
 def check_sets_file(path: str, wanted: dict[str, Any], size: int) -> None:

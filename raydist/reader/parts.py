@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raydist.draws import keyed_uniform
 from raydist.files.storage import Storage, fetch
-from raydist.objectives.base import keyed_uniform
 from raydist.records import examples_table, rejected_table
 
 Made = dict[str, Any]  # part: the table; beside: other tables of the part; info: plain values; row_group: rows
@@ -51,7 +51,7 @@ def read_examples(storage: Storage, name: str, row_group: int | None = None) -> 
 
 def draw_questions(ids: Sequence[str], seed: int, adversarial: bool) -> np.ndarray:
     """A number in [0, 1) for each question; the copies of an adversarial set draw with their original."""
-    from raydist.reader.features import text_hash
+    from raydist.draws import text_hash
 
     keys = [text_hash(id.split("-", 1)[0] if adversarial else id) for id in ids]
     return keyed_uniform(seed, 0, "choose", np.array(keys, np.int64))
@@ -67,7 +67,7 @@ def chosen(ids: Sequence[str], choice: dict) -> np.ndarray:
 
 def in_fold(ids: Sequence[str], seed: int, fold: int, folds: int) -> np.ndarray:
     """Whether each question was drawn for a fold."""
-    from raydist.reader.features import text_hash
+    from raydist.draws import text_hash
 
     keys = np.array([text_hash(id) for id in ids], np.int64)
     return (keyed_uniform(seed, 0, "fold", keys) * folds).astype(np.int64) == fold

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raydist.corpus.sentences import SentenceTable
+from raydist.draws import keyed_uniform, text_hash
 from raydist.errors import InputError
-from raydist.objectives.base import keyed_uniform
-from raydist.reader.features import text_hash
 from raydist.records import CANDIDATE_SCHEMA, HIT_SCHEMA
 
 PAIR = ["question_id", "sentence_id"]

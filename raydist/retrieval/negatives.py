@@ -26,9 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raydist.corpus.sentences import SentenceTable
+from raydist.draws import keyed_uniform, text_hash
 from raydist.errors import InputError
-from raydist.objectives.base import keyed_uniform
-from raydist.reader.features import text_hash
 from raydist.records import LABELLED_PAIR_SCHEMA
 from raydist.retrieval.candidates import best_hits, of_questions
 

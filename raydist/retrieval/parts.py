@@ -306,7 +306,7 @@ def cross_rows_part_maker(*, model: dict, lengths: dict[str, int], context: bool
     """
     from transformers import AutoTokenizer
 
-    from raydist.reader.features import text_hash
+    from raydist.draws import text_hash
     from raydist.retrieval.rows import tokenize_cross_pairs
     from raydist.retrieval.silver import with_texts
 

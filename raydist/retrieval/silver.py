@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raydist.corpus.sentences import SentenceTable
+from raydist.draws import keyed_uniform, text_hash
 from raydist.errors import InputError
-from raydist.objectives.base import keyed_uniform
-from raydist.reader.features import text_hash
 from raydist.records import MINED_EXAMPLE_SCHEMA, SCORED_SCHEMA, SILVER_SCHEMA, TRAINING_PAIR_SCHEMA
 from raydist.retrieval.candidates import of_questions
 from raydist.retrieval.cross_encoder import sigmoid

@@ -64,12 +64,6 @@ class StepReport(NamedTuple):
     grad_norm: float  # of the parameters that are clipped together
 
 
-def num_steps(rows: int, *, batch_size: int, epochs: float, max_steps: int | None) -> int:
-    per_epoch = -(-rows // batch_size)
-    steps = max(1, round(per_epoch * epochs))
-    return min(steps, max_steps) if max_steps else steps
-
-
 def training_steps(
     rows: TrainRows, *, seed: int, batch_size: int, accumulate: int, first: int, last: int, rank: int, ranks: int, pad_id: int
 ) -> Iterator[tuple[int, Sequence[TrainBatch]]]:

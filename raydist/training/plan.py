@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from raydist.objectives.base import keyed_uniform
-
 LENGTH_POOL = 50  # batches sorted by length together; more: less padding, less random batches
 
 
@@ -31,8 +29,7 @@ def epoch_plan(lengths: np.ndarray, *, seed: int, epoch: int, batch_size: int, a
     return [[rows[part::accumulate] for part in range(accumulate)] for rows in batches]
 
 
-def choose_rows(keys: np.ndarray, count: int | None, seed: int, stream: str) -> np.ndarray:
-    """Row numbers of a seeded choice by key, in their order: the same rows whatever else is in the set. All of them if None."""
-    if count is None or count >= len(keys):
-        return np.arange(len(keys))
-    return np.sort(np.argsort(keyed_uniform(seed, 0, stream, keys), kind="stable")[:count])
+def num_steps(rows: int, *, batch_size: int, epochs: float, max_steps: int | None) -> int:
+    per_epoch = -(-rows // batch_size)
+    steps = max(1, round(per_epoch * epochs))
+    return min(steps, max_steps) if max_steps else steps

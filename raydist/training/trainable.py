@@ -12,14 +12,13 @@ import torch
 import torch.distributed as dist
 
 from raydist.config import Config
+from raydist.draws import choose_rows, text_hash
 from raydist.files.storage import Storage
 from raydist.models.loading import model_folder, tower_folder
 from raydist.objectives.base import world_size
 from raydist.objectives.ranking import CrossEntropy, Ranking
-from raydist.reader.features import text_hash
 from raydist.reader.parts import read_examples
 from raydist.reader.rows import WindowRows
-from raydist.training.plan import choose_rows
 from raydist.training.tasks import CrossEncoderTask, ReaderTask, RetrieverTask, build_reader_task, forces_eager
 
 Evaluation = Callable[[Any], dict[str, float]]

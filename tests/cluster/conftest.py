@@ -1,11 +1,12 @@
-import json
 import os
 
 import pytest
+from helpers.elsewhere import Elsewhere, Untrained
 
 from raydist.cluster.connect import Cluster
-from raydist.cluster.pipeline import Run
+from raydist.cluster.machine import RayMachine
 from raydist.config import ClusterConfig, load_config
+from raydist.runs.run import Run
 
 
 @pytest.fixture(scope="session")
@@ -22,12 +23,18 @@ def cluster():
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def machine(cluster) -> RayMachine:
+    """That cluster, as runs take it."""
+    return RayMachine(cluster)
+
+
 @pytest.fixture
-def make_run(cluster, storage):
+def make_run(machine, storage):
     """A run of a config that ships, with some keys changed."""
 
     def make_run(*overrides: str, config: str = "debug_reader") -> Run:
-        run = Run(load_config(config, [f"storage={storage}", *overrides]).config, cluster)
+        run = Run(load_config(config, [f"storage={storage}", *overrides]).config, machine)
         run.begin()
         return run
 
@@ -35,44 +42,15 @@ def make_run(cluster, storage):
 
 
 @pytest.fixture
-def no_ray(monkeypatch, tmp_path) -> Cluster:
-    """Parts are made in this process, by the function that Ray Data calls, and as on another node: with a cache of its own."""
-    from raydist.cluster import stages
-    from raydist.errors import InputError
-    from raydist.files.storage import StorageError
-
-    def stream(tasks, maker, kwargs, actors, gpus):
-        for task in tasks:
-            batch = {"task": [json.dumps(task)]}
-            with monkeypatch.context() as node:
-                node.setenv("RAYDIST_CACHE", str(tmp_path / "node"))
-                made = stages.write_parts(batch, maker, json.dumps(dict(kwargs), sort_keys=True), once=task["folder"])
-            line = json.loads(made["line"][0])
-            if "error" in line:
-                raise (InputError if line["input"] else StorageError)(line["error"])
-            yield line
-
-    monkeypatch.setattr(stages, "_stream", stream)
-    monkeypatch.setattr(Cluster, "start", lambda self: None)
-    return Cluster(ClusterConfig())
+def here(tmp_path) -> Elsewhere:
+    """A machine that makes parts in this process, as on another node: with a cache of its own."""
+    return Elsewhere(tmp_path / "node")
 
 
 @pytest.fixture
-def trained(no_ray, monkeypatch, tmp_path) -> dict[str, dict]:
-    """Runs of retrieval that were trained, by name, with what they are known by; the model of each is the one it began with."""
-    from raydist.cluster import pipeline, retrieval
-    from raydist.training.trainable import open_kind
-
-    trained: dict[str, dict] = {}
-
-    def train_on(run, sets, *, fresh=False):
-        trained[run.config.name] = pipeline._training_identity(run, sets)
-        kind = open_kind(run.config, sets, 0, 1)
-        kind.save(kind.build_task(1), tmp_path / "trained" / run.config.name)
-        run.folder.upload(tmp_path / "trained" / run.config.name, "model")
-
-    monkeypatch.setattr(retrieval, "train_on", train_on)
-    return trained
+def untrained(tmp_path) -> Untrained:
+    """The same, where training leaves the model that it begins with."""
+    return Untrained(tmp_path / "node")
 
 
 @pytest.fixture

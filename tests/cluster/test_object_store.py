@@ -13,7 +13,8 @@ from raydist.cluster.connect import Cluster
 from raydist.cluster.pipeline import Run
 from raydist.cluster.stages import Work, run_parts
 from raydist.config import ClusterConfig, load_config
-from raydist.files.storage import Stage, Storage, StorageError
+from raydist.files.stage import Stage
+from raydist.files.storage import Storage, StorageError
 from raydist.reader.parts import example_part_maker
 from raydist.retrieval.metrics import read_trec_gold, read_trec_run, score_run
 

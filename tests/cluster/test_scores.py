@@ -8,7 +8,7 @@ from raydist.cluster import retrieval
 from raydist.cluster.connect import Cluster
 from raydist.cluster.pipeline import Made, Run
 from raydist.config import ClusterConfig, load_config
-from raydist.files.storage import Manifest, Stage, encode_table
+from raydist.files.stage import Manifest, Stage, encode_table
 from raydist.retrieval.metrics import score_run, trec_gold, trec_run
 
 QUESTIONS, BLOCK, DEPTH = 600, 20, 100

@@ -18,7 +18,8 @@ from raydist.cluster.retrieval import _tell_rejected
 from raydist.cluster.stages import Work, run_parts
 from raydist.config import load_config
 from raydist.errors import InputError
-from raydist.files.storage import Stage, Storage, StorageError
+from raydist.files.stage import Stage
+from raydist.files.storage import Storage, StorageError
 from raydist.training.loop import StepReport
 
 

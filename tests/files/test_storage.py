@@ -9,13 +9,11 @@ import pyarrow.fs as pafs
 import pytest
 
 from raydist.errors import InputError
+from raydist.files.stage import Stage, describe_part, encode_table
 from raydist.files.storage import (
-    Stage,
     Storage,
     StorageError,
-    describe_part,
     differences,
-    encode_table,
     fetch,
     fingerprint,
     folder_digest,

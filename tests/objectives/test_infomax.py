@@ -9,8 +9,9 @@ from helpers.tiny import TinyReader, make_batch, on_ranks, seeded, share
 from torch import nn
 from torch.nn.functional import logsigmoid
 
+from raydist.draws import keyed_uniform
 from raydist.errors import InputError
-from raydist.objectives.base import ReaderOutput, keyed_dropout, keyed_uniform
+from raydist.objectives.base import ReaderOutput, keyed_dropout
 from raydist.objectives.infomax import Infomax, draw_partners, hit_rate, infomax_bound
 
 H = 6

@@ -7,8 +7,8 @@ import torch
 from helpers.tiny import TinyReader, make_batch, on_ranks, seeded, share
 from torch import nn
 
+from raydist.draws import keyed_uniform
 from raydist.errors import InputError
-from raydist.objectives.base import keyed_uniform
 from raydist.objectives.pfa import (
     ALIGNMENTS,
     PENALTIES,

@@ -3,7 +3,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from raydist.errors import InputError
-from raydist.files.storage import encode_table
+from raydist.files.stage import encode_table
 from raydist.models.loading import model_folder
 from raydist.reader.features import make_windows, token_span
 from raydist.reader.metrics import normaliser

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer
 
-from raydist.files.storage import encode_table
+from raydist.files.stage import encode_table
 from raydist.models.loading import model_folder
 from raydist.objectives.base import Batch, ReaderOutput
 from raydist.reader.features import make_windows

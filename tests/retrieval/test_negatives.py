@@ -7,9 +7,8 @@ import pytest
 
 from raydist.corpus.passages import GOLD_SCHEMA, PASSAGE_SCHEMA, cut_passages, normalise_text
 from raydist.corpus.sentences import build_sentence_table
+from raydist.draws import keyed_uniform, text_hash
 from raydist.errors import InputError
-from raydist.objectives.base import keyed_uniform
-from raydist.reader.features import text_hash
 from raydist.records import HIT_SCHEMA, LABELLED_PAIR_SCHEMA
 from raydist.retrieval.negatives import SOURCES, count_sources, draw_negatives, fallbacks, is_dev_question
 

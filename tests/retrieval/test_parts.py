@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from raydist.corpus.passages import duplicate_keys
 from raydist.corpus.sentences import build_sentence_table
-from raydist.files.storage import encode_table
+from raydist.files.stage import encode_table
 from raydist.models.loading import model_folder
 from raydist.objectives.ranking import allowed_columns
 from raydist.records import SILVER_SCHEMA
@@ -91,7 +91,8 @@ def test_a_set_is_written_in_row_groups(tmp_path, world):
 
 def test_sentences_are_written_block_by_block_and_stand_for_the_rows_of_the_part(tmp_path, monkeypatch):
     from raydist.corpus import passages
-    from raydist.files.storage import Storage, describe_part
+    from raydist.files.stage import describe_part
+    from raydist.files.storage import Storage
 
     monkeypatch.setattr(passages, "BLOCK_ROWS", 3)
     folder = tmp_path / "beir"

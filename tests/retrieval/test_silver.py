@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raydist.errors import InputError
-from raydist.files.storage import encode_table
+from raydist.files.stage import encode_table
 from raydist.records import CANDIDATE_SCHEMA, MINED_EXAMPLE_SCHEMA, SCORED_SCHEMA, SILVER_SCHEMA, TRAINING_PAIR_SCHEMA
 from raydist.retrieval.candidates import find_candidates
 from raydist.retrieval.cross_encoder import sigmoid

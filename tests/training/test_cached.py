@@ -9,7 +9,7 @@ import torch
 from helpers.tiny import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 
-from raydist.files.storage import encode_table
+from raydist.files.stage import encode_table
 from raydist.models.loading import model_folder
 from raydist.objectives.base import world_size
 from raydist.objectives.pairs import Tokens

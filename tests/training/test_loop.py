@@ -11,15 +11,16 @@ from helpers.tiny import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from raydist.config import Config
-from raydist.files.storage import encode_table
+from raydist.files.stage import encode_table
 from raydist.models.loading import model_folder
 from raydist.objectives.base import Term
 from raydist.reader.features import make_windows
 from raydist.reader.nbest_sets import make_sets
 from raydist.reader.rows import WindowRows
 from raydist.records import PREDICTION_SCHEMA, Answer, Example, examples_table
-from raydist.training.loop import NonFiniteLoss, num_steps, seed_step, total_loss, train_step, training_steps
+from raydist.training.loop import NonFiniteLoss, seed_step, total_loss, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
+from raydist.training.plan import num_steps
 from raydist.training.tasks import ReaderTask, build_reader_task
 
 

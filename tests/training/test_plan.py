@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from raydist.training.plan import choose_rows, epoch_plan
+from raydist.draws import choose_rows
+from raydist.training.plan import epoch_plan
 
 LENGTHS = np.random.default_rng(0).integers(20, 300, 1003)
 

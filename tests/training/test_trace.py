@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from raydist.config import Config
-from raydist.files.storage import Storage, encode_table
+from raydist.files.stage import encode_table
+from raydist.files.storage import Storage
 from raydist.models.loading import model_folder
 from raydist.objectives.base import Batch
 from raydist.objectives.pfa import trace_row

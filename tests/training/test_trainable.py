@@ -17,7 +17,7 @@ from raydist.config import (
     SpanConfig,
     override,
 )
-from raydist.files.storage import encode_table
+from raydist.files.stage import encode_table
 from raydist.models.loading import model_folder
 from raydist.objectives.answer_contrast import NEGATIVES, SELECTORS, AnswerContrast
 from raydist.objectives.hard_learning import MODES, HardLearning

@@ -1,0 +1,77 @@
+"""Keyed draws: choices that depend on a seed and a row's own key, never on workers, order or what else is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def keyed_uniform(seed: int, step: int, stream: str, keys: np.ndarray) -> np.ndarray:
+    """One number in [0, 1) per key, a pure function of (seed, step, stream, key): the same on every rank and after a resume."""
+    with np.errstate(over="ignore"):
+        x = keys.astype(np.uint64)
+        name = int.from_bytes(blake2b(stream.encode(), digest_size=8).digest(), "little")
+        for word in (seed, step, name):
+            x = (x ^ (np.uint64(word & 0xFFFFFFFFFFFFFFFF) + _MIX)) * np.uint64(0xBF58476D1CE4E5B9)
+            x ^= x >> np.uint64(31)
+            x *= np.uint64(0x94D049BB133111EB)
+            x ^= x >> np.uint64(29)
+    return (x >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+
+
+def text_hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)
+
+
+def text_hashes(texts: Sequence[str]) -> np.ndarray:
+    return np.array([text_hash(text) for text in texts], np.int64)
+
+
+def choose_rows(keys: np.ndarray, count: int | None, seed: int, stream: str) -> np.ndarray:
+    """Row numbers of a seeded choice by key, in their order: the same rows whatever else is in the set. All of them if None."""
+    if count is None or count >= len(keys):
+        return np.arange(len(keys))
+    return np.sort(np.argsort(keyed_uniform(seed, 0, stream, keys), kind="stable")[:count])
+
+
+# --- questions -------------------------------------------------------------------------------------------------------
+
+
+def draw_questions(ids: Sequence[str], seed: int, adversarial: bool = False) -> np.ndarray:
+    """A number in [0, 1) for each question; the copies of an adversarial set draw with their original."""
+    return keyed_uniform(seed, 0, "choose", text_hashes([id.split("-", 1)[0] if adversarial else id for id in ids]))
+
+
+@dataclass(frozen=True)
+class Fold:
+    """The questions that are drawn for one of several folds."""
+
+    seed: int
+    fold: int
+    folds: int
+
+    @property
+    def known_by(self) -> list[int]:
+        return [self.seed, self.fold, self.folds]
+
+    def holds(self, ids: Sequence[str]) -> np.ndarray:
+        return (keyed_uniform(self.seed, 0, "fold", text_hashes(ids)) * self.folds).astype(np.int64) == self.fold
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A seeded choice of questions, as the highest draw that is still taken: a worker needs nothing but its own rows."""
+
+    seed: int
+    adversarial: bool
+    highest: float
+    leave_out: tuple[int, int] | None  # fold and folds: its questions are not taken
+
+    def takes(self, ids: Sequence[str]) -> np.ndarray:
+        taken = draw_questions(ids, self.seed, self.adversarial) <= self.highest
+        return taken & ~Fold(self.seed, *self.leave_out).holds(ids) if self.leave_out else taken

@@ -1,0 +1,169 @@
+"""Bringing stages to their end: what is whole is left alone, what is missing is made, and what was made is remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from raydist.files.stage import (
+    MANIFEST,
+    Executor,
+    Job,
+    Line,
+    Made,
+    Manifest,
+    Stage,
+    describe_part,
+    part_name,
+    read_manifest,
+    whole_manifest,
+    write_manifest,
+)
+from raydist.files.storage import Storage
+from raydist.terminal import Progress, say
+
+JOURNAL_SECONDS = 10.0  # how often finished parts are written down; what a kill loses of that is read again
+READERS = 16  # parts of an interrupted stage that are looked at together
+
+
+def make_stages(
+    executor: Executor,
+    storage: Storage,
+    stages: Sequence[tuple[Stage, str]],
+    *,
+    label: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Made]:
+    """Make some stages, each given with its title for people, in one execution whose progress is shown under `label`."""
+    folders = [storage.at(stage.folder) for stage, _ in stages]
+    manifests = [whole_manifest(folder) for folder in folders]
+    for (_, title), manifest in zip(stages, manifests):
+        if manifest:
+            say(f"{title}: already done ({manifest.rows:,} rows)")
+    unfinished = [place for place, manifest in enumerate(manifests) if manifest is None]
+    started = time.monotonic()
+    found = [finished_parts(stages[place][0], folders[place]) for place in unfinished]
+    jobs = [_job(stages[place][0], folders[place], parts) for place, parts in zip(unfinished, found)]
+    missing, before = sum(len(job.numbers) for job in jobs), sum(map(len, found))
+    if missing:
+        if before:
+            say(f"{label}: going on after {before} finished part" + "s" * (before > 1))
+        with Progress(label, missing + before, "parts", before) as bar, contextlib.ExitStack() as stack:
+            journals = [stack.enter_context(_Journal(job.folder)) for job in jobs]
+            for done, (place, number, line) in enumerate(executor.lines(jobs), before + 1):
+                found[place][number] = line
+                journals[place].add(line)
+                bar.update(done)
+                progress(done, missing + before)
+    for place, parts in zip(unfinished, found):
+        manifests[place] = _finish(stages[place][0], folders[place], parts, started)
+    return [_made(stage, folder, manifest) for (stage, _), folder, manifest in zip(stages, folders, manifests) if manifest]
+
+
+def _job(stage: Stage, folder: Storage, parts: dict[int, Line]) -> Job:
+    return Job(stage, folder, [number for number in range(stage.parts) if number not in parts])
+
+
+def _finish(stage: Stage, folder: Storage, parts: dict[int, Line], started: float) -> Manifest:
+    lines = stage.finish(folder, [parts[number] for number in range(stage.parts)])
+    manifest = write_manifest(folder, stage, lines, time.monotonic() - started)
+    for name in _journals(folder):
+        folder.delete(name)
+    return manifest
+
+
+def _made(stage: Stage, folder: Storage, manifest: Manifest) -> Made:
+    made = Made(folder, stage.name, stage.fingerprint, stage.kind)
+    made.__dict__["manifest"] = manifest  # it is known already
+    return made
+
+
+# --- resuming --------------------------------------------------------------------------------------------------------
+
+
+def finished_parts(stage: Stage, folder: Storage) -> dict[int, Line]:
+    """Parts of an earlier, interrupted making of the same stage; of a finished one, those that are as they were.
+
+    A part that was written before the journal (or the manifest) that names it is taken by its size, any other is read. One that
+    is damaged is deleted, so that it is made again.
+    """
+    files = folder.files()
+    numbers = {part_name(number, stage.kind): number for number in range(stage.parts)}
+    names = [name for name in files if name in numbers]
+    if not names:
+        return {}
+    noted, checksums = _noted(folder, files)
+
+    def described(name: str) -> Line | None:
+        file = files[name]
+        if name in noted and noted[name][0].bytes == file.size and (file.mtime_ns or 0) < noted[name][1]:
+            return noted[name][0]
+        with contextlib.suppress(pa.ArrowException, OSError, ValueError):
+            line = describe_part(name, folder.read_bytes(name))
+            if checksums.get(name, line.checksum) == line.checksum:
+                return line
+        folder.delete(name)
+        return None
+
+    with ThreadPoolExecutor(READERS) as pool:
+        return {numbers[name]: line for name, line in zip(names, pool.map(described, names)) if line}
+
+
+def _noted(folder: Storage, files: dict) -> tuple[dict[str, tuple[Line, int]], dict[str, str]]:
+    """Lines of journals with the time when each was written, and the checksums that a manifest gives."""
+    noted = {}
+    for name in filter(_is_journal, files):
+        written = files[name].mtime_ns or 0
+        noted |= {line.name: (line, written) for line in _read_journal(folder, name)}
+    manifest = read_manifest(folder).parts if MANIFEST in files else []
+    return noted, {line.name: line.checksum for line in manifest}
+
+
+def _is_journal(name: str) -> bool:
+    return name.startswith("journal-")
+
+
+def _journals(folder: Storage) -> list[str]:
+    return [name for name in folder.files() if _is_journal(name)]
+
+
+def _read_journal(folder: Storage, name: str) -> Iterator[Line]:
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        for text in folder.read_bytes(name).decode().splitlines():
+            yield Line(**json.loads(text))
+
+
+class _Journal:
+    """Lines of parts, written down every few seconds: so an interrupted stage of many parts need not read them all."""
+
+    def __init__(self, folder: Storage) -> None:
+        self.folder, self.lines, self.written = folder, [], time.monotonic()
+        self.number = 0
+
+    def __enter__(self) -> _Journal:
+        return self
+
+    def add(self, line: Line) -> None:
+        self.lines.append(line)
+        if time.monotonic() - self.written > JOURNAL_SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        if not self.lines:
+            return
+        if not self.number:
+            self.number = 1 + max((int(name[8:].partition(".")[0]) for name in _journals(self.folder)), default=-1)
+        text = "".join(json.dumps(dataclasses.asdict(line)) + "\n" for line in self.lines)
+        self.folder.write_bytes(f"journal-{self.number:05d}.jsonl", text.encode())
+        self.lines, self.written, self.number = [], time.monotonic(), self.number + 1
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if kind is not None:  # else the manifest comes next
+            with contextlib.suppress(Exception):
+                self.write()

@@ -1,0 +1,70 @@
+"""A model as stages take it: found by its location, known by its digest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raydist.files.storage import Storage, file_digest, fingerprint, folder_digest
+from raydist.models.loading import model_folder
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A built-in model, a folder, or a Hugging Face name."""
+
+    name: str
+    revision: str | None = None
+
+    def folder(self) -> Path:
+        """On this node. It may hold two towers."""
+        return model_folder(self.name, self.revision, towers=True)
+
+    def plain(self) -> dict[str, Any]:
+        return {"name": self.name, "revision": self.revision}
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model that a run has trained."""
+
+    storage: str  # URI of the run
+    inside: str = "model"
+
+    def folder(self) -> Path:
+        """On this node: fetched once, where the storage is remote."""
+        return Storage(self.storage).local_copy(self.inside)
+
+    def plain(self) -> dict[str, Any]:
+        return {"storage": self.storage, "folder": self.inside}
+
+
+Location = NamedModel | StoredModel
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's files."""
+
+    location: Location
+    digest: str
+
+    @property
+    def known_by(self) -> str:
+        return self.digest
+
+    def folder(self) -> Path:
+        return self.location.folder()
+
+
+def locate_model(location: Location) -> Model:
+    """With the digest that its files have now."""
+    return Model(location, folder_digest(location.folder()))
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """Of the files that make a tokenizer."""
+    words = ("token", "vocab", "merges")
+    files = [path for path in sorted(folder.glob("*")) if path.suffix == ".model" or any(word in path.name for word in words)]
+    return fingerprint({path.name: file_digest(path) for path in files})

@@ -1,0 +1,214 @@
+"""Data sets of a reader: read, checked, cut into windows. What is wrong with them is said before any model is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from raydist.config import SourceConfig
+from raydist.corpus.readers import NOT_AT_OFFSET, UNLABELLED, expand_paths, hub_language, load_hub, plan_splits
+from raydist.draws import Choice, draw_questions
+from raydist.errors import InputError
+from raydist.files.stage import Made, encode_table
+from raydist.files.storage import Place, file_digest, read_parquet
+from raydist.models.located import Model, NamedModel, tokenizer_digest
+from raydist.reader.metrics import choose_rule, normaliser
+from raydist.reader.stages import Examples, HubExamples, Reading, SourceFile, Windows, WindowSet
+from raydist.records import ReadCounts
+from raydist.runs.locate import locate
+from raydist.runs.run import Run
+from raydist.terminal import said_if_long, say
+
+
+def prepare(run: Run, names: Iterable[str]) -> dict[str, WindowSet]:
+    """Data sets, read, checked and cut into windows; each at most once per command."""
+    names = list(names)
+    missing = [name for name in names if name not in run.prepared]
+    if missing:
+        check_model(run)  # before anything is read
+        run.prepared |= make_windows(run, make_examples(run, missing))
+    return {name: run.prepared[name] for name in names}
+
+
+# --- examples --------------------------------------------------------------------------------------------------------
+
+
+def make_examples(run: Run, names: Iterable[str]) -> dict[str, Made]:
+    """Read and check data sets; stop if too much of one is bad."""
+    sources = {name: run.config.sets()[name] for name in names}
+    stages = {name: (examples_stage(run, name, source), f"examples of {name}") for name, source in sources.items()}
+    made = run.make_all(stages, label="read")
+    for name, examples in made.items():
+        _report_rejected(run, name, sources[name], examples)
+        _check_rule(name, sources[name], examples)
+    return made
+
+
+def examples_stage(run: Run, name: str, source: SourceConfig) -> Examples | HubExamples:
+    """The stage that reads a data set."""
+    data = run.config.data
+    language = source.language or (hub_language(source.hub, source.hub_config) if source.hub else None)
+    reading = Reading(source.format, language, source.columns, data.repair_offsets, name == "train", data.part_rows)
+    if source.hub:
+        rows = load_hub(source.hub, source.split, source.hub_config)
+        return HubExamples(reading, (source.hub, source.split, source.hub_config), rows._fingerprint, len(rows))
+    places = _files(run, source)
+    with said_if_long(f"examples of {name}: looking at the files"):
+        splits = plan_splits(
+            sorted(places),
+            format=source.format,
+            language=source.language,
+            columns=source.columns,
+            repair_offsets=data.repair_offsets,
+            labelled=name == "train",
+        )
+    seen = {split.path: split for split in splits}  # language: also by a folder
+    with said_if_long(f"examples of {name}: looking whether the files have changed"):
+        files = [
+            SourceFile(seen[path].language, seen[path].format, Path(path).name, file_digest(path)) for path in sorted(places)
+        ]
+    return Examples(reading, tuple(files), tuple((split, places[split.path]) for split in splits))
+
+
+def _files(run: Run, source: SourceConfig) -> dict[str, Place]:
+    """Every file of a data set by its path on this node, and where any node finds it."""
+    places: dict[str, Place] = {}
+    for pattern in source.files:
+        place = locate(run, pattern)
+        for path in expand_paths([str(place.fetch())]):
+            inside = os.path.relpath(path, Place("", place.storage).fetch()) if place.storage else path
+            places[path] = Place(inside, place.storage)
+    return places
+
+
+def set_key(name: str) -> str:
+    """The dotted key of a data set."""
+    return f"data.{name}" if name in ("train", "dev") else f"data.test.{name}"
+
+
+def _check_rule(name: str, source: SourceConfig, examples: Made) -> None:
+    """A set is scored by a rule that knows its languages; better said now than after the training."""
+    rule = choose_rule(source.rule, examples.manifest.identity)
+    if name == "train" or rule != "mlqa":  # the others are for any language
+        return
+    columns = [table["language"] for table in examples.tables(["language"])]
+    for language in sorted({language for column in columns for language in column.unique().to_pylist()}):
+        try:
+            normaliser(rule, language)
+        except InputError as error:
+            raise InputError(f"{name}: {error} ({set_key(name)}.rule=squad)") from None
+
+
+def total_counts(examples: Made) -> ReadCounts:
+    """How much was read and rejected, over all parts."""
+    counts = [ReadCounts(**part.info) for part in examples.manifest.parts]
+    names = [key for key in ReadCounts.__dataclass_fields__ if key != "reasons"]
+    reasons: dict[str, int] = {}
+    for count in counts:
+        for reason, number in count.reasons.items():
+            reasons[reason] = reasons.get(reason, 0) + number
+    return ReadCounts(**{key: sum(getattr(count, key) for count in counts) for key in names}, reasons=reasons)
+
+
+def _report_rejected(run: Run, name: str, source: SourceConfig, examples: Made) -> None:
+    """Copy the rejected rows into the run, say how many, and stop where they are too many or nothing is left."""
+    total = total_counts(examples)
+    if total.answers_repaired:
+        say(f"{name}: {total.answers_repaired:,} answers moved to where their text is")
+    if total.several_occurrences:
+        say(f"{name}: {total.several_occurrences:,} answers without an offset occur more than once; the first is the label")
+    if total.not_extractive:
+        say(f"{name}: {total.not_extractive:,} questions have answers that are no piece of the passage (yes, no): left out")
+    if total.unlabelled:
+        others = f"; {total.impossible:,} others are marked is_impossible" if total.impossible else ""
+        way = f". If they have no answer, mark them, or set {set_key(name)}.format=squad_v2"
+        say(
+            f"{name}: {total.unlabelled:,} of {total.questions:,} questions have neither an answer nor is_impossible: they are "
+            f"answered and not scored{others}" + way * (total.unlabelled < examples.rows)  # else they are but asked
+        )
+    bad = total.questions_rejected + total.answers_rejected
+    listed = ", ".join(f"{number:,} {reason}" for reason, number in sorted(total.reasons.items(), key=lambda item: -item[1]))
+    if bad:
+        run.reject(name, bad)
+        tables = [
+            read_parquet(examples.folder, f"rejected-{number:05d}.parquet") for number in range(len(examples.manifest.parts))
+        ]
+        run.folder.write_bytes(f"rejected/{name}.parquet", encode_table(pa.concat_tables(tables), "parquet", {}))
+        say(
+            f"{name}: rejected {total.answers_rejected:,} of {total.answers:,} answers and {total.questions_rejected:,} of "
+            f"{total.questions:,} questions ({listed}); see {run.folder.path('rejected')}/{name}.parquet"
+        )
+    else:
+        run.folder.delete(f"rejected/{name}.parquet")  # of an earlier command, before the data were mended
+    limit = run.config.data.max_rejected
+    if total.rejected_share > limit:
+        ways = ["mend the data"]
+        if NOT_AT_OFFSET in total.reasons and not run.config.data.repair_offsets:
+            ways.append("try data.repair_offsets=true")
+        if UNLABELLED in total.reasons:
+            ways.append(f"set {set_key(name)}.format=squad_v2 if questions without answers have none")
+        raise InputError(
+            f"{name}: {total.rejected_share:.1%} of the rows are bad, more than data.max_rejected allows ({limit:.1%}): "
+            f"{listed}. Look at {run.folder.path('rejected')}/{name}.parquet; {', '.join(ways)}, "
+            f"or raise data.max_rejected (to {np.ceil(total.rejected_share * 100) / 100:.2f})"
+        )
+    if not examples.rows:
+        raise InputError(f"{name}: no usable question in {', '.join(source.files) or source.hub}")
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+def make_windows(run: Run, examples: Mapping[str, Made]) -> dict[str, WindowSet]:
+    """Cut data sets into windows."""
+    data, model = run.config.data, run.config.model
+    tokenizer = Model(NamedModel(model.name, model.revision), tokenizer_digest(run.model_folder))
+    stages = {}
+    for name, made in examples.items():
+        stage = Windows(
+            made,
+            tokenizer,
+            choose_questions(run, name, made),
+            data.max_length,
+            data.max_question_length,
+            data.doc_stride,
+            data.no_answer_windows if name == "train" else "cls",
+            data.passage_first,
+        )
+        stages[name] = (stage, f"windows of {name}")
+    return {name: WindowSet(made, examples[name]) for name, made in run.make_all(stages, label="windows").items()}
+
+
+def check_model(run: Run) -> None:
+    """It must be there, have a span head (those that are built in have), and positions for a window."""
+    from raydist.reader.model import COUNTED_POSITIONS, check_reader
+
+    config = json.loads((run.model_folder / "config.json").read_text())
+    if not run.config.model.name.startswith("builtin:"):
+        check_reader(run.model_folder)
+    most = config.get("max_position_embeddings")
+    if most and config.get("model_type") in COUNTED_POSITIONS:
+        most -= config.get("pad_token_id", 1) + 1
+    if most and run.config.data.max_length > most:
+        raise InputError(
+            f"data.max_length is {run.config.data.max_length}, and {run.config.model.name} has {most} positions: lower it"
+        )
+
+
+def choose_questions(run: Run, name: str, examples: Made) -> Choice | None:
+    """The seeded choice of questions that the config asks for; None for all of them."""
+    source, seed = run.config.sets()[name], run.config.data.seed
+    if source.questions is None and source.leave_out is None:
+        return None
+    if source.questions is None:
+        return Choice(seed, source.adversarial, 1.0, source.leave_out)
+    ids = [id for table in examples.tables(["id"]) for id in table["id"].to_pylist()]
+    draws = np.unique(draw_questions(ids, seed, source.adversarial))
+    if source.questions >= len(draws):
+        return Choice(seed, source.adversarial, 1.0, source.leave_out) if source.leave_out else None
+    return Choice(seed, source.adversarial, float(draws[source.questions - 1]), source.leave_out)

@@ -1,0 +1,50 @@
+"""Where a run's input files are: paths, globs, and the embedded sample world, which is made on first use."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from raydist.files.storage import Place, Storage, fingerprint
+from raydist.runs.run import Run
+from raydist.runs.stages import StageUse
+from raydist.sample.write import VERSION, write_sample
+from raydist.terminal import Progress, say
+
+SAMPLE = "sample:"
+
+
+def locate(run: Run, pattern: str) -> Place:
+    """Where any node finds a file or a glob: `sample:` names are in the sample world, which is in the storage; others go by
+    their full path, relative ones start at data.root.
+    """
+    if pattern.startswith(SAMPLE):
+        return Place(pattern.removeprefix(SAMPLE), make_sample(run))
+    path = Path(run.config.data.root).expanduser() / Path(pattern).expanduser()
+    return Place(str(path.absolute()))
+
+
+def make_sample(run: Run) -> str:
+    """The sample world of this config in the run's storage, made on first use; its URI."""
+    sample = run.config.data.sample
+    folder = f"stages/sample-{fingerprint({'version': VERSION, 'size': sample.size, 'seed': sample.seed})}"
+    is_there = run.storage.exists(f"{folder}/world.json")
+    run.use(StageUse(folder, "sample world", reused=is_there))
+    if not is_there:
+        say(f"sample world: writing {folder}")
+        _write(run.storage, folder, sample.size, sample.seed)
+    return run.storage.at(folder).uri
+
+
+def _write(storage: Storage, folder: str, size: int | str, seed: int) -> None:
+    with Progress("sample world", 0, "passages") as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.update(done, total=total)
+
+        if storage.is_local:
+            write_sample(Path(storage.path(folder)), size, seed, show)
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            write_sample(Path(scratch) / "world", size, seed, show)
+            storage.upload(Path(scratch) / "world", folder, last="world.json")

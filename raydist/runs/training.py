@@ -1,0 +1,129 @@
+"""Training as a part of a run: what the weights depend on, what is done already, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from raydist.errors import InputError
+from raydist.files.storage import differences, folder_digest, has_model
+from raydist.models.loading import is_folder
+from raydist.reader.metrics import choose_rule
+from raydist.runs.run import Run
+from raydist.terminal import said_if_long, say
+from raydist.training import trackers
+
+# keys of `retriever` that change the weights, and not only the rows
+RETRIEVER_LOSS = (
+    "pooling",
+    "towers",
+    "loss",
+    "objective",
+    "normalise",
+    "scale",
+    "temperature",
+    "mask_known_positives",
+    "bucket_by_length",
+)
+OF_THE_OLD_MODEL = (  # what a training that starts over leaves nothing of
+    *("checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "tensorboard", "workers.json", "progress.json"),
+    *("predictions", "evaluation", "ranked", "trace", "report.html"),
+    *("mlflow.json", "wandb.json", "wandb"),  # started over, it is another run there, too
+)
+
+
+class TrainingSet(Protocol):
+    """Rows that are there."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that they were made from, by name."""
+        ...
+
+
+def train_rows(run: Run, sets: Mapping[str, TrainingSet], *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> None:
+    """Train on rows that are there, or go on with it; leave a finished training alone, and refuse to mix it with another."""
+    _check_batches(run, sets["train"].rows)
+    identity = training_identity(run, sets)
+    if fresh:
+        _start_over(run)
+    if run.folder.exists("training.json"):
+        before = run.folder.read_json("training.json")
+        if before["identity"] != identity:
+            listed = "\n  ".join(differences(before["identity"], identity))
+            raise InputError(
+                f"run {run.config.name!r} in {run.folder.path()} was trained with other settings:\n  {listed}\n"
+                f"give this one another name (name=...), or start it over with --fresh"
+            )
+        if before["done"] and has_model(run.folder):
+            say(f"train: already done ({before['fitted']['steps']:,} steps)")
+            return
+    run.save_config()
+    run.folder.write_json("training.json", {"identity": identity, "done": False})
+    try:
+        fitted = run.machine.fit(run.config, run.folder, sets, callbacks)
+    except Exception:
+        trackers.tell_end(run.config, run.folder, "FAILED")
+        raise
+    run.add_metrics({f"train.{key}": value for key, value in fitted.items()})
+    run.folder.write_json("training.json", {"identity": identity, "done": True, "fitted": fitted})
+
+
+def _check_batches(run: Run, rows: int) -> None:
+    """Every worker must have a row of every batch."""
+    train, workers = run.config.train, run.config.cluster.max_workers
+    smallest = rows // max(1, -(-rows // train.batch_size)) // train.accumulate
+    if smallest < workers:
+        raise InputError(
+            f"{rows} training rows in batches of {train.batch_size}, cut into {train.accumulate}, leave {smallest} rows for "
+            f"{workers} workers: raise train.batch_size, or lower train.accumulate or cluster.workers"
+        )
+
+
+def _start_over(run: Run) -> None:
+    for name in OF_THE_OLD_MODEL:
+        run.folder.delete(name)
+    if run.config.task == "reader":
+        run.folder.delete("metrics.json")
+    elif run.folder.exists("metrics.json"):  # to which mining has written before
+        run.add_metrics({}, instead_of="retrieval.")
+    run.folder.delete("training.json")  # last: until then the old checkpoints are known for what they are
+
+
+def training_identity(run: Run, sets: Mapping[str, TrainingSet]) -> dict[str, Any]:
+    """All that the trained weights depend on, flat, so that a difference can be named."""
+    config = run.config.model_dump(mode="json")
+    keep = {key: config[key] for key in ("seed", "model", "train", "optim")}
+    if config["task"] == "reader":
+        keep["objectives"] = config["objectives"]
+        keep["predict"] = {"max_answer_length": config["predict"]["max_answer_length"]}  # of the scores on dev
+        if config["predict"]["precision"] != "fp32":
+            keep["predict"]["precision"] = config["predict"]["precision"]
+    elif config["task"] == "retriever":
+        keep["retriever"] = {key: config["retriever"][key] for key in RETRIEVER_LOSS}
+    for key in ("keep_checkpoints", "checkpoint_every", "log_every"):
+        del keep["train"][key]
+    flat = dict(_flat(keep))
+    with said_if_long(f"train: looking whether {run.config.model.name} has changed"):
+        flat["model.weights"] = folder_digest(run.model_folder)
+    if is_folder(config["model"]["name"]):  # whose path is another one in every job: its content says which it is
+        del flat["model.name"]
+    for name, rows in sets.items():
+        flat |= dict(_flat(rows.identity, f"data.{name}"))
+    if "dev" in sets and config["task"] == "reader":  # decides which model is the best one
+        flat["data.dev.rule"] = choose_rule(config["data"]["dev"]["rule"], sets["dev"].identity["examples"])
+        if config["train"]["dev_questions"]:
+            flat["data.seed"] = config["data"]["seed"]
+    return json.loads(json.dumps(flat))  # as it comes back from the file
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else key)
+    else:
+        yield path, value
