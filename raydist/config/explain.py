@@ -11,9 +11,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from raydist.config.keys import Key, find_key, inner_sections, nearest_names
+from raydist.config.keys import Key, either, inner_sections, known_key, nearest_names
 from raydist.config.run import Config
-from raydist.config.section import ConfigError
 
 # in the place of a problem: which alternative it is of
 SHAPES = ("function-", "tuple[", "constrained-", "literal[", "list[", "dict[")
@@ -96,19 +95,13 @@ LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 def explain_key(name: str) -> str:
     """What a key is, line by line; of a section also the keys in it. '' is the whole config."""
-    key = find_key(name) if name else None
-    if name and (key is None or key.name != name):
-        near = nearest_names(name, 3)
-        raise ConfigError(f"{name}: unknown key; " + (f"did you mean {_either(near)}?" if near else KNOWN))
+    key = known_key(name) if name else None
     lines = [] if key is None else [name, f"  {key.description}", *(f"  {label:8} {text}" for label, text in _facts(key))]
     section = Config if key is None else key.section
     if key and section is None and key.is_mapping:
         section = next(inner_sections(key.annotation), None)
         name += ".NAME"
     return "\n".join(lines + (_contents(section, name, bool(lines)) if section else []))
-
-
-KNOWN = "`raydist config explain` lists the sections, and `raydist config explain SECTION` its keys"
 
 
 def _facts(key: Key) -> Iterator[tuple[str, str]]:
@@ -121,7 +114,7 @@ def _facts(key: Key) -> Iterator[tuple[str, str]]:
     if key.affects:
         yield "affects", key.affects.value
     if key.tasks:
-        yield "task", _either(list(key.tasks))
+        yield "task", either(list(key.tasks))
 
 
 def _contents(section: type[BaseModel], name: str, indent: bool) -> list[str]:
@@ -140,7 +133,7 @@ def describe_values(annotation: Any, metadata: Any = ()) -> str:
     if origin is Annotated:
         return describe_values(parts[0], parts[1:])
     if origin is Literal:
-        return _either([str(part) for part in parts])
+        return either([str(part) for part in parts])
     if origin in (Union, types.UnionType):
         kinds = [part for part in parts if part is not type(None)]
         described = [describe_values(part, metadata if len(kinds) == 1 else ()) for part in kinds]
@@ -166,10 +159,6 @@ def _limits(item: Any) -> Iterator[str]:
             yield f"{words} {limit:g}"
     if pattern := getattr(item, "pattern", None):
         yield f"matching {pattern}"
-
-
-def _either(names: list[str]) -> str:
-    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def _yaml(value: Any) -> str:

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from raydist.config.run import Config
-from raydist.config.section import Affects
+from raydist.config.section import Affects, ConfigError
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,16 @@ def find_key(name: str, root: type[BaseModel] = Config) -> Key | None:
     return key
 
 
+def known_key(name: str) -> Key:
+    """The key of exactly this name; a ConfigError names those like it."""
+    key = find_key(name)
+    if key is None or key.name != name:
+        near = nearest_names(name, 3)
+        hint = f"did you mean {either(near)}?" if near else "`raydist config explain` lists the sections"
+        raise ConfigError(f"{name}: unknown key; {hint}")
+    return key
+
+
 def all_keys(root: type[BaseModel] = Config) -> list[Key]:
     """Every key and section, without those below names of the user's own."""
     return [key for name in known_names(root) if (key := find_key(name, root))]
@@ -155,3 +165,8 @@ def nearest_names(name: str, count: int = 1) -> list[str]:
     if same_name := [key for key in known if key.rpartition(".")[2] == last]:
         return sorted(same_name, key=lambda key: key.count("."))[:count]
     return difflib.get_close_matches(name, known, n=count, cutoff=0.75)
+
+
+def either(names: Sequence[str]) -> str:
+    """'a, b or c'."""
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
