@@ -25,9 +25,11 @@ from raydist.cluster.connect import Cluster
 from raydist.cluster.stages import Work, run_parts
 from raydist.cluster.watch import show
 from raydist.config import Config, SourceConfig, flatten, override, to_yaml
+from raydist.config.compare import changed_settings
+from raydist.config.roles import settings_of_weights
 from raydist.errors import InputError
 from raydist.files.stage import Manifest, Stage, describe_part, encode_table
-from raydist.files.storage import Storage, differences, fetch, file_digest, fingerprint, folder_digest, has_model, read_parquet
+from raydist.files.storage import Storage, fetch, file_digest, fingerprint, folder_digest, has_model, read_parquet
 from raydist.models.loading import is_folder
 from raydist.records import REJECTED_SCHEMA, ReadCounts
 from raydist.sweep.plan import Ledger, is_finished
@@ -37,18 +39,6 @@ from raydist.training import trackers as track
 EXAMPLES_VERSION = 5  # raise when a reader's output changes: older stages are then not taken for current ones
 WINDOWS_VERSION = 1
 PREDICTIONS_VERSION = 2
-# keys of `retriever` that change the weights, and not only the rows
-RETRIEVER_LOSS = (
-    "pooling",
-    "towers",
-    "loss",
-    "objective",
-    "normalise",
-    "scale",
-    "temperature",
-    "mask_known_positives",
-    "bucket_by_length",
-)
 HUB_ROWS = 50_000  # of a `datasets` set in one part
 # folders of a run, which hold no runs
 RUN_FOLDERS = {"checkpoints", "best", "model", "tensorboard", "wandb", "predictions", "evaluation", "rejected"}
@@ -566,8 +556,8 @@ def train_on(run: Run, sets: dict[str, dict], *, fresh: bool = False, callbacks:
             run.folder.delete(name)
     if run.folder.exists("training.json"):
         before = run.folder.read_json("training.json")
-        if before["identity"] != identity:
-            listed = "\n  ".join(differences(before["identity"], identity))
+        if changed := changed_settings(before["identity"], identity):
+            listed = "\n  ".join(changed.values())
             raise InputError(
                 f"run {config.name!r} in {run.folder.path()} was trained with other settings:\n  {listed}\n"
                 f"give this one another name (name=...), or start it over with --fresh"
@@ -593,17 +583,7 @@ def _training_identity(run: Run, sets: dict[str, dict]) -> dict[str, Any]:
     from raydist.reader.metrics import choose_rule
 
     config = run.config.model_dump(mode="json")
-    keep = {key: config[key] for key in ("seed", "model", "train", "optim")}
-    if config["task"] == "reader":
-        keep["objectives"] = config["objectives"]
-        keep["predict"] = {"max_answer_length": config["predict"]["max_answer_length"]}  # of the scores on dev
-        if config["predict"]["precision"] != "fp32":
-            keep["predict"]["precision"] = config["predict"]["precision"]
-    elif config["task"] == "retriever":
-        keep["retriever"] = {key: config["retriever"][key] for key in RETRIEVER_LOSS}
-    for key in ("keep_checkpoints", "checkpoint_every", "log_every"):
-        del keep["train"][key]
-    flat = dict(_flat(keep))
+    flat = settings_of_weights(run.config)
     with said_if_long(f"train: looking whether {run.config.model.name} has changed"):
         flat["model.weights"] = folder_digest(run.model_folder)
     if is_folder(config["model"]["name"]):  # whose path is another one in every job: its content says which it is

@@ -1,5 +1,5 @@
-"""Settings of an earlier run against today's. A key that one side does not have counts as at its default there: it came, or
-went, with a version."""
+"""Settings of an earlier run against today's. A key that one side lacks counts as what versions without it did, which is its
+default unless the key says otherwise: so a new key at its default refuses no finished run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _value(settings: Mapping[str, Any], name: str) -> Any:
     key = find_key(name)
     if key is None or key.name != name or key.is_required or not all(_is_there(settings, above) for above in _above(name)):
         return State.absent
-    return key.default
+    return key.before
 
 
 def _is_there(settings: Mapping[str, Any], name: str) -> bool:

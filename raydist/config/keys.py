@@ -68,6 +68,12 @@ class Key:
         return bool(self._says("later"))
 
     @property
+    def before(self) -> Any:
+        """What runs did that were made when there was no such key."""
+        said = self._says("before")
+        return self.default if said is None else said
+
+    @property
     def is_shared(self) -> bool:
         """Whether trials share what depends on it: what the outermost field says, else what affects rows."""
         said = [extra["shared"] for info in self.fields if "shared" in (extra := _extra(info))]

@@ -123,7 +123,12 @@ def to_yaml(config: Section) -> str:
 
 def flatten(config: Section) -> dict[str, Any]:
     """Every leaf under its dotted key."""
-    return {".".join(path): value for path, value in _leaves(config.model_dump(mode="json"), ())}
+    return flat_values(config.model_dump(mode="json"))
+
+
+def flat_values(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of nested plain values, such as those of a saved config."""
+    return {".".join(path): value for path, value in _leaves(plain, ())} if plain else {}
 
 
 def _read(path: Path, chain: tuple[Path, ...]) -> tuple[dict, dict[str, str]]:

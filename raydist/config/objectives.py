@@ -61,7 +61,7 @@ class PfaConfig(Section):
         "representation", "w1: where the penalised gradient is taken; embedding needs eager attention", WEIGHTS
     )
     critic_sees: Literal["scaled", "raw"] = key(
-        "scaled", "w1: representations over the root of their size, or as they are", WEIGHTS
+        "scaled", "w1: representations over the root of their size, or as they are", WEIGHTS, before="raw"
     )
     critic_size: int | None = key(
         None, "w1: hidden units of the critic; null: 8/3 of the encoder's, 2048 for a base model", WEIGHTS, unit="units", ge=1

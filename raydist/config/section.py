@@ -36,15 +36,17 @@ def key(
     unit: str | None = None,
     shared: bool | None = None,
     later: bool | None = None,
+    before: Any = None,
     **limits: Any,
 ) -> Any:
     """A key of a section.
 
     `shared`: whether trials of a retriever's sweep share what depends on it; by default, where it affects rows.
     `later`: the key is newer than finished runs. At its default it is left out of names, so that those keep theirs.
+    `before`: what versions without the key did, where that is not its default.
     `limits` are pydantic's: ge, gt, le, lt, pattern, min_length.
     """
-    extra = {"affects": affects.value, "unit": unit, "shared": shared, "later": later}
+    extra = {"affects": affects.value, "unit": unit, "shared": shared, "later": later, "before": before}
     return _field(default, description, extra, **limits)
 
 
