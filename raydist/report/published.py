@@ -621,7 +621,7 @@ def _trained_on(run: Run) -> str:
 
 
 def _train_questions(run: Run) -> int | None:
-    rows = run.stages.get("examples of train", {}).get("rows")
+    rows = run.rows_of("examples of train")
     train = run.setting("data", "train")
     limit = train.get("questions") if isinstance(train, dict) else None
     known = [count for count in (rows, limit) if isinstance(count, int) and count]

@@ -145,7 +145,7 @@ def differences(run: Run, test_set: str, known: PublishedSet) -> list[list[objec
         ("Model", MODEL, (model_name(run) or "").split("/")[-1] or None),
         ("Training data", known.title, train.title if train else "another"),
         ("Gold pairs", known.pairs, run.mined.get("gold")),
-        (f"Sentences of {test_set}", known.candidates, run.stages.get(f"corpus {test_set}", {}).get("rows")),
+        (f"Sentences of {test_set}", known.candidates, run.rows_of(f"corpus {test_set}")),
     ]
     compared += [(el("code", key), value, run.setting(*key.split("."))) for key, value in SETTINGS.items()]
     compared.append((el("code", "train.max_steps"), "–", run.setting("train", "max_steps")))

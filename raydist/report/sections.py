@@ -218,10 +218,10 @@ def stages(run: Run) -> Html | None:
     if not run.stages:
         return None
     rows = []
-    for name, stage in run.stages.items():
+    for stage in run.stages:
         how = "ready from before" if stage.get("reused") else "made in this run"
         time = el("span", took(stage.get("seconds")), class_="n")
-        rows.append([name, stage.get("rows"), time, how, el("code", stage.get("folder"))])
+        rows.append([stage["title"], stage.get("rows"), time, how, el("code", stage.get("folder"))])
     return table(["Stage", "Rows", "Time", "", "Folder"], rows)
 
 

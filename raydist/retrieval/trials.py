@@ -1,0 +1,35 @@
+"""What trials of a sweep over retrieval share, and what each makes of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raydist.retrieval import flow
+from raydist.retrieval.corpus_stages import Corpus
+from raydist.retrieval.prepare import open_corpora
+from raydist.runs.run import Run
+
+
+def prepare_trials(run: Run) -> dict[str, str]:
+    """Make all that does not depend on a trial's own settings; the fingerprints of its corpora."""
+    corpora = open_corpora(run)
+    corpus, encoder = corpora["train"], flow.mining_encoder(run)
+    flow.score_candidates(run, corpus, encoder, flow.train_cross_encoder(run, corpus, encoder))
+    for name in run.config.corpus.test:
+        flow.search_untrained(run, corpora[name])
+    return fingerprints(corpora)
+
+
+def run_trial(run: Run) -> dict[str, str]:
+    """Train and score one trial; the fingerprints of its corpora. Retrievers of earlier rounds are deleted."""
+    corpora = open_corpora(run)
+    cross_encoder, retrievers = flow.train_all(run, corpora["train"])
+    flow.score_methods(run, cross_encoder, retrievers, corpora)
+    for other in retrievers.values():
+        if other is not run:
+            other.folder.delete("")
+    return fingerprints(corpora)
+
+
+def fingerprints(corpora: Mapping[str, Corpus]) -> dict[str, str]:
+    return {name: corpus.tables.fingerprint for name, corpus in corpora.items()}
