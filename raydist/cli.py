@@ -26,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-config_app = typer.Typer(help="Show, check or describe a config.", no_args_is_help=True)
+config_app = typer.Typer(help="Show, check or explain a config.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 jobs_app = typer.Typer(help="Jobs on a Ray cluster: list them, follow their logs, stop them.", no_args_is_help=True)
 app.add_typer(jobs_app, name="jobs")
@@ -367,18 +367,48 @@ def jobs_stop(job: JobId = None, address: Address = None, insecure: Insecure = F
 
 
 @config_app.command("show")
-def config_show(config: ConfigArg, overrides: Overrides = None) -> None:
+def config_show(
+    config: ConfigArg,
+    words: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="[KEY | key=value ...]", help="Keys and sections to show, default: all; overrides."),
+    ] = None,
+) -> None:
     """Every value, and where it came from.
 
-    Example: raydist config show quickstart optim.lr=2e-5
+    Examples: raydist config show quickstart optim.lr=2e-5
+
+    raydist config show quickstart optim data.max_length
     """
     from raydist.config import flatten, load_config
+    from raydist.config.keys import known_key
 
-    loaded = load_config(config, overrides or ())
+    wanted = [known_key(word).name for word in words or () if "=" not in word]
+    loaded = load_config(config, [word for word in words or () if "=" in word])
     for key, value in flatten(loaded.config).items():
+        if wanted and not any(f"{key}.".startswith(f"{name}.") for name in wanted):
+            continue
         plain = key.removesuffix(".files")  # `dev: a.json` sets dev.files alone; what else a source has are defaults
         origin = loaded.origins.get(key) or loaded.origins.get(plain, "default")
         print(f"{key} = {value!r}".ljust(60) + f"  # {origin}")
+
+
+@config_app.command("explain")
+def config_explain(
+    keys: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="[KEY ...]", help="Dotted keys or sections; default: the list of sections."),
+    ] = None,
+) -> None:
+    """What a key is: its default, its values, its unit, and what it affects (nothing, rows, weights or scores).
+
+    Examples: raydist config explain optim.lr
+
+    raydist config explain objectives.infomax data.test.NAME.files
+    """
+    from raydist.config.explain import explain_key
+
+    print("\n\n".join([explain_key(key) for key in keys or [""]]))
 
 
 @config_app.command("check")
@@ -399,7 +429,7 @@ def config_check(config: ConfigArg, overrides: Overrides = None) -> None:
 
 @config_app.command("schema")
 def config_schema() -> None:
-    """The JSON schema of a config, for editors.
+    """The JSON schema of a config, for editors: with descriptions, limits, units and what each key affects.
 
     Example: raydist config schema > raydist.schema.json
     """
