@@ -25,7 +25,7 @@ from raydist.cluster.connect import Cluster
 from raydist.cluster.watch import show
 from raydist.config import Config
 from raydist.cores import use_cores
-from raydist.errors import InputError
+from raydist.errors import InputError, TrainingFailed
 from raydist.files.storage import Storage, StorageError, has_model, unwritable, writing_to
 from raydist.objectives.base import world_size
 from raydist.terminal import Progress, say
@@ -38,10 +38,6 @@ from raydist.training.trainable import Kind, name_questions, open_kind
 
 RAYS_LIST = "checkpoints/checkpoint_manager_snapshot.json"
 NOTICE_S = 2.0  # between questions whether a node is to be taken away; each is a short wait for all ranks
-
-
-class TrainingFailed(RuntimeError):
-    """Training stopped for a reason that trying again would not mend."""
 
 
 def fit(

@@ -19,9 +19,8 @@ from typing import Any
 
 from raydist.cluster import pipeline
 from raydist.cluster.connect import Cluster, export, quieten, restore
-from raydist.cluster.fit import TrainingFailed
 from raydist.config import Config, flatten, override, to_yaml
-from raydist.errors import InputError
+from raydist.errors import InputError, TrainingFailed
 from raydist.files.storage import Storage, differences, fingerprint
 from raydist.models.loading import is_folder
 from raydist.sweep.plan import (
