@@ -307,7 +307,7 @@ def submit(
     """
     import inspect
 
-    from raydist.cluster.submit import follow, prepare, send
+    from raydist.submission.preflight import prepare
 
     callbacks = {info.name or info.callback.__name__: info.callback for info in app.registered_commands if info.callback}
     parameters = {name: inspect.signature(callback).parameters for name, callback in callbacks.items() if name != "submit"}
@@ -323,10 +323,13 @@ def submit(
         options=["--fresh"] * fresh + ["--verbose"] * verbose,
         commands={name: [f"--{option}" for option in taken] for name, taken in parameters.items() if "config" in taken},
     )
-    job_id = send(job)
+    from raydist.cluster.submit import Jobs
+
+    jobs = Jobs(job.target)
+    job_id = jobs.send(job)
     print(f"submitted {job_id}", flush=True)
     if not no_wait:
-        raise SystemExit(follow(job.target, job_id))
+        raise SystemExit(jobs.follow(job_id))
 
 
 @jobs_app.command("list")
@@ -335,9 +338,10 @@ def jobs_list(address: Address = None, insecure: Insecure = False) -> None:
 
     Example: raydist jobs list --address http://127.0.0.1:8265
     """
-    from raydist.cluster.submit import describe, list_jobs, reach
+    from raydist.cluster.submit import Jobs, describe
+    from raydist.submission.target import reach
 
-    jobs = list_jobs(reach(address, insecure=insecure))
+    jobs = Jobs(reach(address, insecure=insecure)).newest_first()
     print("\n".join(map(describe, jobs)) or "no job was submitted yet")
 
 
@@ -347,10 +351,11 @@ def jobs_logs(job: JobId = None, address: Address = None, insecure: Insecure = F
 
     Example: raydist jobs logs train-quickstart-1f6a09c2
     """
-    from raydist.cluster.submit import follow, pick, reach
+    from raydist.cluster.submit import Jobs
+    from raydist.submission.target import reach
 
-    target = reach(address, insecure=insecure)
-    raise SystemExit(follow(target, pick(target, job)))
+    jobs = Jobs(reach(address, insecure=insecure))
+    raise SystemExit(jobs.follow(jobs.pick(job)))
 
 
 @jobs_app.command("stop")
@@ -359,11 +364,12 @@ def jobs_stop(job: JobId = None, address: Address = None, insecure: Insecure = F
 
     Example: raydist jobs stop train-quickstart-1f6a09c2
     """
-    from raydist.cluster.submit import pick, reach, stop
+    from raydist.cluster.submit import Jobs
+    from raydist.submission.target import reach
 
-    target = reach(address, insecure=insecure)
-    name = pick(target, job, running=True)
-    print(f"{name}: {'stopping' if stop(target, name) else 'had ended already'}")
+    jobs = Jobs(reach(address, insecure=insecure))
+    name = jobs.pick(job, running=True)
+    print(f"{name}: {'stopping' if jobs.stop(name) else 'had ended already'}")
 
 
 @config_app.command("show")
