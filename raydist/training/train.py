@@ -20,7 +20,7 @@ from torch import nn
 
 from raydist.config import Config, OptimConfig, TrainConfig
 from raydist.cores import use_cores
-from raydist.errors import InputError
+from raydist.errors import InputError, TrainingFailed
 from raydist.files.storage import Storage, has_model, writing_to
 from raydist.objectives.base import world_size
 from raydist.training.checkpoints import (
@@ -39,10 +39,6 @@ from raydist.training.trackers import open_trackers
 from raydist.training.trainable import Evaluation, Trainable, TrainingSets, name_questions, open_trainable
 
 NOTICE_S = 2.0  # between questions whether a node is to be taken away; each is a short wait for all ranks
-
-
-class TrainingFailed(RuntimeError):
-    """Training stopped for a reason that trying again would not mend."""
 
 
 class Host(Protocol):
