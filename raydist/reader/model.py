@@ -63,7 +63,7 @@ def load_reader(folder: Path, *, attention: str = "auto", dropout: float | None 
     from transformers import AutoModelForQuestionAnswering
 
     model = load_pretrained(AutoModelForQuestionAnswering, folder, attention=attention, dropout=dropout, seed=seed)
-    _check_head(model, folder)
+    check_span_head(model, folder)
     return SpanReader(model)
 
 
@@ -71,10 +71,11 @@ def check_reader(folder: Path) -> None:
     """Refuse what `load_reader` would refuse, by the folder's config alone."""
     from transformers import AutoModelForQuestionAnswering
 
-    _check_head(load_shape(AutoModelForQuestionAnswering, folder), folder)
+    check_span_head(load_shape(AutoModelForQuestionAnswering, folder), folder)
 
 
-def _check_head(model: Any, folder: Path) -> None:
+def check_span_head(model: Any, folder: Path) -> None:
+    """Refuse an open model whose head this package cannot call by itself."""
     if span_head(model) is None or model.base_model is model:
         kind = model.config.model_type
         raise InputError(f"{folder}: a {kind} model has no span head that raydist knows; use a BERT-like encoder")
