@@ -2,4 +2,12 @@
 
 
 class InputError(ValueError):
-    """Wrong input. The message says what was seen, what was wanted and the way out."""
+    """Wrong input. The message says what was seen, what was wanted and the way out.
+
+    >>> import raydist
+    >>> try:
+    ...     raydist.load_config("quickstart", {"optim.lr": -1})
+    ... except raydist.InputError as error:
+    ...     print(str(error).splitlines()[1])
+      optim.lr: should be greater than 0, got -1
+    """

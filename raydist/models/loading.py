@@ -36,6 +36,10 @@ def model_folder(name: str, revision: str | None = None, *, towers: bool = False
     """The local folder of a model's files; an InputError says what can be had where this one cannot.
 
     With `towers` it may hold two of them, as a retriever does that was trained with separate ones (`tower_folder`).
+
+    >>> import raydist
+    >>> sorted(path.name for path in raydist.model_folder("builtin:tiny").iterdir())
+    ['config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json']
     """
     if name == "builtin:tiny":
         return _tiny_folder()

@@ -45,9 +45,9 @@ class AnswerSpan:
 class Answer:
     """The best span of a passage, and what it competes with.
 
-    Probabilities are a softmax over the scores of the best spans (20 of them, or `n_best` if that is more) and of the null span,
-    which stands for "the passage does not say". They say how sure this reader is among its own choices; they are not calibrated.
-    `text` is the best span even where `answered` is false.
+    Probabilities are a softmax over the scores of the best spans (20, or `n_best` if that is more) and of the null span, which
+    stands for "the passage does not say": how sure the reader is among its own choices, without calibration. `text` is the best
+    span even where `answered` is false.
     """
 
     text: str

@@ -10,16 +10,39 @@ from torch import Tensor, nn
 
 from raydist.errors import InputError
 from raydist.models.encoders import counts_positions, encoder_of, first_position, span_head
-from raydist.models.loading import load_pretrained, load_shape
+from raydist.models.loading import load_pretrained, load_shape, model_folder
 from raydist.objectives.base import Batch, ReaderOutput, at_least_float32
 
 
 class SpanReader(nn.Module):
-    """Encoder and span head. `question_answering` alone is what is saved."""
+    """Encoder and span head, for a training loop. `question_answering` alone is what is saved.
+
+    >>> import torch, raydist
+    >>> reader = raydist.SpanReader.over("builtin:tiny")
+    >>> ids, place = torch.randint(5, 30, (2, 8)), torch.arange(8).expand(2, 8)
+    >>> batch = raydist.Batch.whole(ids, question=place < 3, passage=place > 3, start=[4, 5], end=[5, 5])
+    >>> reader(batch).start_BT.shape
+    torch.Size([2, 8])
+    >>> reader(batch, reader.embed(batch) * 1.01).hidden_BTH.shape              # a second pass, over changed embeddings
+    torch.Size([2, 8, 64])
+    """
 
     def __init__(self, question_answering: Any) -> None:
         super().__init__()
         self.question_answering: Any = question_answering  # a question answering model of transformers
+
+    @classmethod
+    def over(
+        cls,
+        name: Path | str,
+        *,
+        revision: str | None = None,
+        attention: str = "auto",
+        dropout: float | None = None,
+        seed: int = 0,
+    ) -> SpanReader:
+        """A reader over an encoder (built in, a folder, a Hugging Face name), with a new head unless it has one."""
+        return load_reader(model_folder(str(name), revision), attention=attention, dropout=dropout, seed=seed)
 
     @property
     def config(self) -> Any:
