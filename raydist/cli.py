@@ -17,7 +17,7 @@ from raydist import __version__
 from raydist.errors import InputError
 
 if TYPE_CHECKING:
-    from raydist.cluster.pipeline import Run
+    from raydist.runs.run import Run
 
 app = typer.Typer(
     help="Question answering on a Ray cluster: mine, train, sweep, evaluate.",
@@ -63,15 +63,13 @@ def _common(
 def opened(config: str, overrides: list[str] | None, verbose: bool = False) -> Iterator[Run]:
     """The run that a config describes, on its cluster."""
     from raydist.cluster.connect import Cluster
-    from raydist.cluster.pipeline import Run
+    from raydist.cluster.machine import RayMachine
     from raydist.config import load_config
+    from raydist.runs.run import Run
 
     loaded = load_config(config, overrides or ())
-    with Cluster(loaded.config.cluster, verbose=verbose) as cluster:
-        run = Run(loaded.config, cluster)
-        run.begin()
+    with Cluster(loaded.config.cluster, verbose=verbose) as cluster, Run(loaded.config, RayMachine(cluster)) as run:
         yield run
-        run.tell_rejected()
 
 
 @app.command()
@@ -80,10 +78,10 @@ def run(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, ve
 
     Example: raydist run quickstart
     """
-    from raydist.cluster import pipeline
+    from raydist.flows import flow_of
 
     with opened(config, overrides, verbose) as run:
-        pipeline.run_all(run, fresh=fresh)
+        flow_of(run.config).run_all(run, fresh=fresh)
 
 
 @app.command()
@@ -92,10 +90,10 @@ def train(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
 
     Example: raydist train reader data.train=train.json data.dev=dev.json name=mine
     """
-    from raydist.cluster import pipeline
+    from raydist.flows import flow_of
 
     with opened(config, overrides, verbose) as run:
-        pipeline.train(run, fresh=fresh)
+        flow_of(run.config).train(run, fresh=fresh)
         ending = "_cross_encoder" if run.config.task == "cross_encoder" else ""
         print(f"model in {run.storage.path(run.config.name + ending, 'model')}")
 
@@ -106,10 +104,10 @@ def predict(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = F
 
     Example: raydist predict quickstart predict.split=dev predict.n_best=5
     """
-    from raydist.cluster import pipeline
+    from raydist.reader import flow
 
     with opened(config, overrides, verbose) as run:
-        tables = pipeline.predict(run)
+        tables = flow.predict(run)
         for name, table in tables.items():
             print(
                 f"{name}: {table.num_rows:,} questions in {run.folder.path('predictions')}/{name}.json, .nbest.json, .parquet"
@@ -122,10 +120,10 @@ def evaluate(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = 
 
     Example: raydist evaluate quickstart name=theirs evaluate.predictions.dev=predictions.json
     """
-    from raydist.cluster import pipeline
+    from raydist.flows import flow_of
 
     with opened(config, overrides, verbose) as run:
-        pipeline.evaluate(run)
+        flow_of(run.config).evaluate(run)
 
 
 @app.command()
@@ -134,10 +132,10 @@ def mine(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, v
 
     Example: raydist mine retrieval mining.threshold=0.7
     """
-    from raydist.cluster import retrieval
+    from raydist.retrieval import flow
 
     with opened(config, overrides, verbose) as run:
-        print(f"silver pairs in {retrieval.mine_only(run, fresh=fresh)}")
+        print(f"silver pairs in {flow.mine(run, fresh=fresh)}")
 
 
 @app.command()
@@ -151,13 +149,13 @@ def index(
 
     Example: raydist index retrieval index.kind=bm25
     """
-    from raydist.cluster import retrieval
+    from raydist.retrieval import flow
 
     with opened(config, overrides, verbose) as run:
         if add:
-            print(f"added {retrieval.add_to_index(run, add):,} sentences to {run.folder.path('index')}")
+            print(f"added {flow.add_to_index(run, add):,} sentences to {run.folder.path('index')}")
         else:
-            print(f'index in {(made := retrieval.index(run))}; ask it with: raydist search {made} "..."')
+            print(f'index in {(made := flow.index(run))}; ask it with: raydist search {made} "..."')
 
 
 @app.command()
@@ -244,7 +242,7 @@ def status(run: Annotated[str, typer.Argument(metavar="RUN", help="The folder or
 
     Example: raydist status runs/quickstart
     """
-    from raydist.cluster.pipeline import describe_run
+    from raydist.runs.status import describe_run
 
     print(describe_run(run))
 
@@ -262,8 +260,8 @@ def clean(
 
     Example: raydist clean runs --keep-runs quickstart --keep-runs "mine*" --yes
     """
-    from raydist.cluster.pipeline import unused_stages
     from raydist.files.storage import Storage
+    from raydist.runs.clean import unused_stages
 
     store = Storage(storage)
     unused = unused_stages(store, keep_runs or ())

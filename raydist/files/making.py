@@ -117,7 +117,7 @@ def finished_parts(stage: Stage, folder: Storage) -> dict[int, Line]:
 
 def _noted(folder: Storage, files: dict) -> tuple[dict[str, tuple[Line, int]], dict[str, str]]:
     """Lines of journals with the time when each was written, and the checksums that a manifest gives."""
-    noted = {}
+    noted: dict[str, tuple[Line, int]] = {}
     for name in filter(_is_journal, files):
         written = files[name].mtime_ns or 0
         noted |= {line.name: (line, written) for line in _read_journal(folder, name)}
@@ -143,8 +143,8 @@ class _Journal:
     """Lines of parts, written down every few seconds: so an interrupted stage of many parts need not read them all."""
 
     def __init__(self, folder: Storage) -> None:
-        self.folder, self.lines, self.written = folder, [], time.monotonic()
-        self.number = 0
+        self.folder, self.written, self.number = folder, time.monotonic(), 0
+        self.lines: list[Line] = []
 
     def __enter__(self) -> _Journal:
         return self

@@ -1,9 +1,9 @@
 """From files to ranked lists: files -> tables of a corpus -> sentences -> indexes -> hits.
 
-A block is `mining.part_questions` questions: the unit of work of every stage over questions. What a block holds depends on the
-questions alone, so results do not depend on workers or nodes (the last bits of a model that is not packed, see models/packed.py,
-do on the threads of an actor, which `cluster.threads_per_worker` fixes). What grows with the corpus: the sentence table and the
-indexes, all mapped; with the questions: one file of hits per block.
+A block is `mining.part_questions` questions: the unit of work of every stage over questions. What a block holds depends on
+the questions alone, so results do not depend on workers or nodes (the last bits of a model that is not packed, see
+models/packed.py, do on the threads of an actor, which `cluster.threads_per_worker` fixes). What grows with the corpus: the
+sentence table and the indexes, all mapped; with the questions: one file of hits per block.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class TrainingSet(Protocol):
     def rows(self) -> int: ...
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Mapping[str, Any]:
         """All that they were made from, by name."""
         ...
 

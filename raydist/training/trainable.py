@@ -8,30 +8,38 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.distributed as dist
+from transformers import AutoTokenizer
 
 from raydist.config import Config
-from raydist.draws import choose_rows, text_hash
-from raydist.files.storage import Storage
+from raydist.draws import choose_rows, text_hashes
+from raydist.files.stage import Made
 from raydist.models.loading import model_folder, tower_folder
 from raydist.objectives.base import world_size
 from raydist.objectives.ranking import CrossEntropy, Ranking
-from raydist.reader.parts import read_examples
+from raydist.reader.evaluate import examples_of, with_unique_ids
+from raydist.reader.metrics import choose_rule, score_predictions
+from raydist.reader.predict import length_batches, predict_examples
 from raydist.reader.rows import WindowRows
+from raydist.reader.stages import WindowSet
+from raydist.retrieval.cross_encoder import classification_scores, load_cross_encoder
+from raydist.retrieval.dual_encoder import load_dual_encoder
+from raydist.retrieval.pooling import resolve_prefixes
+from raydist.retrieval.rows import CrossRows, PairRows
 from raydist.training.tasks import CrossEncoderTask, ReaderTask, RetrieverTask, build_reader_task, forces_eager
 
 Evaluation = Callable[[Any], dict[str, float]]
+TrainingSets = Mapping[str, Any]  # "train", and perhaps "dev": WindowSet of a reader, Made of rows of pairs
 
 
-class Kind(ABC):
-    """One of the tasks, on one rank. `sets` says for "train" and "dev" which folders and parts hold the rows."""
+class Trainable(ABC):
+    """One of the tasks, on one rank."""
 
     rows: Any
 
-    def __init__(self, config: Config, sets: Mapping[str, dict], rank: int, ranks: int) -> None:
-        from transformers import AutoTokenizer
-
+    def __init__(self, config: Config, sets: TrainingSets, rank: int, ranks: int) -> None:
         self.config, self.sets, self.rank, self.ranks = config, sets, rank, ranks
         self.folder = model_folder(config.model.name, config.model.revision, towers=config.task == "retriever")
         self.tokenizer_folder = tower_folder(self.folder, "query")
@@ -54,22 +62,21 @@ class Kind(ABC):
         return []
 
 
-def open_kind(config: Config, sets: Mapping[str, dict], rank: int, ranks: int) -> Kind:
-    """The kind that `task` names."""
-    kinds: dict[str, Callable[..., Kind]] = {
-        "reader": ReaderKind,
-        "cross_encoder": CrossEncoderKind,
-        "retriever": RetrieverKind,
+def open_trainable(config: Config, sets: TrainingSets, rank: int, ranks: int) -> Trainable:
+    """What `task` names."""
+    tasks: dict[str, Callable[..., Trainable]] = {
+        "reader": TrainableReader,
+        "cross_encoder": TrainableCrossEncoder,
+        "retriever": TrainableRetriever,
     }
-    return kinds[config.task](config, sets, rank, ranks)
+    return tasks[config.task](config, sets, rank, ranks)
 
 
-def name_questions(task: str, where: dict, rows: np.ndarray) -> str:
+def name_questions(task: str, train: Any, rows: np.ndarray) -> str:
     """Which questions some training rows belong to, for a message."""
     if task == "reader":
-        storage = Storage(where["folder"])
-        ids = [id for name, group in where["examples"] for id in read_examples(storage, name, group)["id"].to_pylist()]
-        named = list(dict.fromkeys(ids[example] for example in open_windows(where).examples[rows]))
+        ids = [id for number in range(len(train.groups)) for id in train.examples_of(number)["id"].to_pylist()]
+        named = list(dict.fromkeys(ids[example] for example in open_windows(train).examples[rows]))
     else:
         named = [f"pair {row}" for row in rows]
     return ", ".join(named[:32]) + (", ..." if len(named) > 32 else "")
@@ -78,17 +85,14 @@ def name_questions(task: str, where: dict, rows: np.ndarray) -> str:
 # --- reader ----------------------------------------------------------------------------------------------------------
 
 
-def open_windows(where: dict) -> WindowRows:
-    folder = Storage(where["windows_folder"]).local_copy("")
-    sets = where.get("sets", [])
-    beside = Storage(where["sets_folder"]).local_copy("") if sets else folder
-    return WindowRows([folder / name for name in where["windows"]], [beside / name for name in sets])
+def open_windows(windows: WindowSet) -> WindowRows:
+    return WindowRows(windows.windows.files(), windows.nbest_sets.files() if windows.nbest_sets else [])
 
 
-class ReaderKind(Kind):
+class TrainableReader(Trainable):
     """Windows, a span reader, EM and F1."""
 
-    def __init__(self, config: Config, sets: Mapping[str, dict], rank: int, ranks: int) -> None:
+    def __init__(self, config: Config, sets: TrainingSets, rank: int, ranks: int) -> None:
         super().__init__(config, sets, rank, ranks)
         self.rows = open_windows(sets["train"])
 
@@ -114,21 +118,13 @@ class ReaderKind(Kind):
 class DevEvaluation:
     """EM and F1 on the dev set during training: each rank reads its share, all get the scores."""
 
-    def __init__(self, config: Config, where: dict, pad_id: int, rank: int, ranks: int) -> None:
-        import pyarrow as pa
-
-        from raydist.reader.evaluate import with_unique_ids
-        from raydist.reader.metrics import choose_rule
-
+    def __init__(self, config: Config, dev: WindowSet, pad_id: int, rank: int, ranks: int) -> None:
         self.config, self.pad_id = config, pad_id
-        self.rows = open_windows(where)
-        storage = Storage(where["folder"])
-        self.examples = with_unique_ids(
-            pa.concat_tables([read_examples(storage, name, group) for name, group in where["examples"]])
-        )
-        self.rule = choose_rule(config.data.dev.rule if config.data.dev else "auto", where["identity"]["examples"])
-        keys = np.array([text_hash(id) for id in self.examples["id"].to_pylist()], np.int64)
-        asked = np.unique(self.rows.examples) if where["choice"] else np.arange(self.examples.num_rows)
+        self.rows = open_windows(dev)
+        self.examples = with_unique_ids(pa.concat_tables(dev.examples_of(number) for number in range(len(dev.groups))))
+        self.rule = choose_rule(config.data.dev.rule if config.data.dev else "auto", dev.identity["examples"])
+        keys = text_hashes(self.examples["id"].to_pylist())
+        asked = np.unique(self.rows.examples) if dev.is_choice else np.arange(self.examples.num_rows)
         self.mine = asked[choose_rows(keys[asked], config.train.dev_questions, config.data.seed, "dev")][rank::ranks]
         self.ranks = ranks
 
@@ -138,10 +134,6 @@ class DevEvaluation:
         return any(answers or impossible for answers, impossible in columns)
 
     def __call__(self, task: ReaderTask) -> dict[str, float]:
-        from raydist.reader.evaluate import examples_of
-        from raydist.reader.metrics import score_predictions
-        from raydist.reader.predict import predict_examples
-
         predict = self.config.predict
         table = predict_examples(
             task.reader,
@@ -174,23 +166,14 @@ class DevEvaluation:
 # --- question-sentence pairs -----------------------------------------------------------------------------------------
 
 
-def _files(where: dict) -> list[Path]:
-    folder = Storage(where["rows_folder"]).local_copy("")
-    return [folder / name for name in where["parts"]]
-
-
-class CrossEncoderKind(Kind):
+class TrainableCrossEncoder(Trainable):
     """Labelled pairs, one logit, average precision."""
 
-    def __init__(self, config: Config, sets: Mapping[str, dict], rank: int, ranks: int) -> None:
-        from raydist.retrieval.rows import CrossRows
-
+    def __init__(self, config: Config, sets: Mapping[str, Made], rank: int, ranks: int) -> None:
         super().__init__(config, sets, rank, ranks)
-        self.rows = CrossRows(_files(sets["train"]))
+        self.rows = CrossRows(sets["train"].files())
 
     def build_task(self, steps_per_epoch: int) -> CrossEncoderTask:
-        from raydist.retrieval.cross_encoder import load_cross_encoder
-
         model = self.config.model
         cross_encoder = load_cross_encoder(self.folder, attention=model.attention, dropout=model.dropout, seed=self.config.seed)
         return CrossEncoderTask(cross_encoder, CrossEntropy())
@@ -199,9 +182,7 @@ class CrossEncoderKind(Kind):
         task.cross_encoder.save(folder, self.folder, max_length=self.config.cross_encoder.max_length)
 
     def evaluation(self) -> Evaluation | None:
-        from raydist.retrieval.rows import CrossRows
-
-        rows = CrossRows(_files(self.sets["dev"]))
+        rows = CrossRows(self.sets["dev"].files())
         return _PairScores(rows, self.pad_id, self.rank, self.ranks, self.config.predict.batch_tokens) if len(rows) else None
 
 
@@ -214,9 +195,6 @@ class _PairScores:
 
     @torch.inference_mode()
     def __call__(self, task: CrossEncoderTask) -> dict[str, float]:
-        from raydist.reader.predict import length_batches
-        from raydist.retrieval.cross_encoder import classification_scores
-
         device = next(task.parameters()).device
         logits = torch.zeros(len(self.rows), dtype=torch.float64)
         was_training = task.training
@@ -233,18 +211,14 @@ class _PairScores:
         return {name: 100 * value for name, value in scores.items()}
 
 
-class RetrieverKind(Kind):
+class TrainableRetriever(Trainable):
     """Weighted pairs, two towers. It is judged by searching, after training."""
 
-    def __init__(self, config: Config, sets: Mapping[str, dict], rank: int, ranks: int) -> None:
-        from raydist.retrieval.rows import PairRows
-
+    def __init__(self, config: Config, sets: Mapping[str, Made], rank: int, ranks: int) -> None:
         super().__init__(config, sets, rank, ranks)
-        self.rows = PairRows(_files(sets["train"]), bucket_by_length=config.retriever.bucket_by_length)
+        self.rows = PairRows(sets["train"].files(), bucket_by_length=config.retriever.bucket_by_length)
 
     def build_task(self, steps_per_epoch: int) -> RetrieverTask:
-        from raydist.retrieval.dual_encoder import load_dual_encoder
-
         model, given = self.config.model, self.config.retriever
         encoder = load_dual_encoder(
             self.folder,
@@ -270,8 +244,6 @@ class RetrieverKind(Kind):
         return ["train.choose is best, and a retriever is not judged while it trains: the last model is taken"]
 
     def save(self, task: RetrieverTask, folder: Path) -> None:
-        from raydist.retrieval.pooling import resolve_prefixes
-
         given = self.config.retriever
         lengths = {"max_question_length": given.max_question_length, "max_answer_length": given.max_answer_length}
         prefixes = resolve_prefixes(given.question_prefix, given.answer_prefix, self.folder)

@@ -1,0 +1,152 @@
+"""Corpora, ready for the stages after them: which files they are, what is rejected, and where a run stops for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raydist.config import CORPUS_COLUMNS, CorpusSource
+from raydist.corpus.readers import language_of
+from raydist.errors import InputError
+from raydist.files.stage import Made, encode_table
+from raydist.files.storage import Place, file_digest, read_parquet
+from raydist.retrieval.corpus_stages import Corpus, CorpusCounts, CorpusFile, CorpusTables, Sentences
+from raydist.runs.locate import locate
+from raydist.runs.run import Run
+from raydist.terminal import said_if_long, say
+
+
+def open_corpora(run: Run, names: Iterable[str] | None = None, *, with_questions: bool = True) -> dict[str, Corpus]:
+    """Read and check corpora ("train", and the test sets by name), and put their sentences in order on disk."""
+    sources = _sources(run, names)
+    if with_questions:
+        _check_questions(sources)
+    stages = {name: (corpus_stage(run, name, source), f"corpus {name}") for name, source in sources.items()}
+    tables = run.make_all(stages, label="read corpus")
+    counts = {name: CorpusCounts(**made.manifest.parts[0].info) for name, made in tables.items()}
+    for name, made in tables.items():
+        _report(run, name, made, counts[name])
+    stages_of_sentences = {
+        name: (Sentences(**counts[name].digests, tables=made), f"sentences of {name}") for name, made in tables.items()
+    }
+    sentences = run.make_all(stages_of_sentences, label="sentences")
+    return {
+        name: Corpus(
+            name,
+            made,
+            sentences[name],
+            num_questions=counts[name].questions,
+            num_sentences=counts[name].rows,
+            num_gold=counts[name].gold,
+            block_questions=run.config.mining.part_questions,
+        )
+        for name, made in tables.items()
+    }
+
+
+def _sources(run: Run, names: Iterable[str] | None) -> dict[str, CorpusSource]:
+    corpus = run.config.corpus
+    sources = ({"train": corpus.train} if corpus.train else {}) | corpus.test
+    wanted = list(sources) if names is None else list(names)
+    for name in wanted:
+        if name not in sources:
+            way = "set corpus.train" if name == "train" else f"there are {', '.join(sources) or 'none'}"
+            raise InputError(f"there is no retrieval set {name!r}: {way}")
+    if not wanted:
+        raise InputError("there is no corpus: set corpus.train or corpus.test")
+    return {name: source for name, source in sources.items() if name in wanted}
+
+
+def _check_questions(sources: dict[str, CorpusSource]) -> None:
+    for name, source in sources.items():
+        if source.format == "documents":
+            raise InputError(
+                f"corpus {name}: format documents has no questions with gold answers, which mining, training and evaluation "
+                "need; give a set that has (format beir or tables, say), or make an index of it: raydist index"
+            )
+
+
+def corpus_stage(run: Run, name: str, source: CorpusSource) -> CorpusTables:
+    """The stage that reads a corpus."""
+    places = tuple(locate(run, file) for file in source.files)
+    boundaries = locate(run, source.boundaries) if source.boundaries else None
+    paths = [place.fetch() for place in (*places, *_some(boundaries))]
+    for path in paths:
+        if not any(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor)))):
+            raise InputError(f"corpus {name}: there is no {path}; relative names start at data.root ({run.config.data.root!r})")
+    files = [file for path in paths[: len(places)] for file in _files_of(path, source)]
+    with said_if_long(f"corpus {name}: looking whether the files have changed"):
+        known = tuple(_known_file(file, source) for file in [*files, *paths[len(places) :]])
+    return CorpusTables(
+        format=source.format,
+        split=source.split,
+        columns={table: source.columns_of(table) for table in CORPUS_COLUMNS.get(source.format, {})},
+        questions=source.questions,
+        seed=run.config.data.seed,
+        files=known,
+        places=places,
+        boundaries=boundaries,
+    )
+
+
+def _some(place: Place | None) -> list[Place]:
+    return [place] if place else []
+
+
+def _known_file(file: Path, source: CorpusSource) -> CorpusFile:
+    """Sentences of format squad are split by language, which a folder's name may say."""
+    return CorpusFile(file.name, file_digest(file), language_of(str(file)) if source.format == "squad" else None)
+
+
+def _files_of(path: Path, source: CorpusSource) -> list[Path]:
+    """The files that a name stands for: one, those of a glob, or those in a folder that its format reads."""
+    if not path.is_dir():
+        return sorted(path.parent.glob(path.name))
+    beir = ("corpus.jsonl*", "queries.jsonl*", f"qrels/{source.split}.tsv*")
+    patterns = beir if source.format == "beir" else ("*",)
+    return sorted(file for pattern in patterns for file in path.glob(pattern) if file.is_file())
+
+
+# --- rejected rows ---------------------------------------------------------------------------------------------------
+
+
+def _report(run: Run, name: str, tables: Made, counts: CorpusCounts) -> None:
+    """Say what was found in a corpus beside usable rows, and stop where too much of it is bad."""
+    repeated = ", ".join(f"{number:,} {kind}" for kind, number in counts.duplicates.items() if number)
+    if repeated:
+        say(f"corpus {name}: sentences whose text stands elsewhere, too: {repeated}; none of them is a negative of the other")
+    for note, number in counts.notes.items():
+        say(f"corpus {name}: {number:,} {note}")
+    file = f"rejected/corpus_{name}.parquet"
+    if counts.rejected:
+        rejected = read_parquet(tables.folder, "rejected-00000.parquet")
+        report_rejected(run, f"corpus {name}", file, rejected, counts.rows, counts.questions_read)
+    else:
+        run.folder.delete(file)  # of an earlier command, before the data were mended
+
+
+def report_rejected(run: Run, what: str, file: str, rejected: pa.Table, sentences: int, questions: int = 0) -> None:
+    """Put the rejected rows into the run and say how many they are, and stop where it is too many: of all rows, or of the
+    questions alone, which are few beside the sentences.
+    """
+    run.folder.write_bytes(file, encode_table(rejected, "parquet", {}))
+    run.reject(what, len(rejected))
+    reasons = sorted(Counter(rejected["reason"].to_pylist()).items())
+    listed, location = ", ".join(f"{number:,} {reason}" for reason, number in reasons), run.folder.path(file)
+    say(f"{what}: rejected {len(rejected):,} rows ({listed}); see {location}")
+    bad_questions, limit = rejected["what"].to_pylist().count("question"), run.config.data.max_rejected
+    shares: dict[str, Any] = {
+        "rows": len(rejected) / (sentences + questions + len(rejected)),
+        "questions": bad_questions / max(1, questions + bad_questions),
+    }
+    share, of = max((share, of) for of, share in shares.items())
+    if share > limit:
+        raise InputError(
+            f"{what}: {share:.1%} of the {of} are bad, more than data.max_rejected allows ({limit:.1%}). Look at "
+            f"{location}; mend the data, or raise data.max_rejected (to {np.ceil(share * 100) / 100:.2f})"
+        )

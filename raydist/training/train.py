@@ -1,0 +1,421 @@
+"""A whole training: steps, evaluation, checkpoints, log, early stop. It runs in a notebook as in a worker of a cluster.
+
+What a cluster adds is a `Host`: where checkpoints go, who else trains, and whether this node is about to be taken away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from raydist.config import Config, OptimConfig, TrainConfig
+from raydist.cores import use_cores
+from raydist.errors import InputError
+from raydist.files.storage import Storage, has_model, writing_to
+from raydist.objectives.base import world_size
+from raydist.training.checkpoints import (
+    SavedCheckpoint,
+    forget_lost_best,
+    keep_best,
+    restore,
+    write_checkpoint,
+)
+from raydist.training.log import RunLog, Show, Watch
+from raydist.training.loop import NonFiniteLoss, TrainBatch, TrainRows, seed_step, train_step, training_steps
+from raydist.training.optim import build_optimizer, build_schedule
+from raydist.training.plan import num_steps
+from raydist.training.trace import write_traces
+from raydist.training.trackers import open_trackers
+from raydist.training.trainable import Evaluation, Trainable, TrainingSets, name_questions, open_trainable
+
+NOTICE_S = 2.0  # between questions whether a node is to be taken away; each is a short wait for all ranks
+
+
+class TrainingFailed(RuntimeError):
+    """Training stopped for a reason that trying again would not mend."""
+
+
+class Host(Protocol):
+    """The process that trains, among others."""
+
+    rank: int
+    ranks: int
+
+    def wrap(self, task: nn.Module) -> nn.Module:
+        """The task, so that gradients are those of all ranks."""
+        ...
+
+    def checkpoints(self) -> tuple[list[SavedCheckpoint], bool]:
+        """Those to go on from, latest first; and whether one of them must be readable."""
+        ...
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: Path | None = None) -> None:
+        """Called by every rank alike; a checkpoint's folder comes from rank 0."""
+        ...
+
+    def agree(self, step: int) -> int:
+        """Make sure that all ranks begin after the same step; how many nodes there are."""
+        ...
+
+    def is_leaving(self) -> bool | None:
+        """Whether a node is about to be taken away; None where nobody would say. Called by every rank alike."""
+        ...
+
+
+@dataclass
+class Alone:
+    """One process, with a run's folder for checkpoints, or none."""
+
+    run: Storage | None = None
+    keep: int = 2
+    rank: int = 0
+    ranks: int = 1
+
+    def wrap(self, task: nn.Module) -> nn.Module:
+        return task
+
+    def checkpoints(self) -> tuple[list[SavedCheckpoint], bool]:
+        if self.run is None:
+            return [], False
+        folder = self.run.at("checkpoints")
+        return [SavedCheckpoint(name, folder.path(), self._opener(folder, name)) for name in self._names()], False
+
+    def _names(self) -> list[str]:
+        assert self.run is not None
+        names = [name for name in self.run.folders("checkpoints") if name.startswith("checkpoint_") and ".tmp" not in name]
+        return sorted(names, reverse=True)
+
+    def _opener(self, folder: Storage, name: str) -> Callable[[], contextlib.AbstractContextManager[Path]]:
+        return lambda: contextlib.nullcontext(folder.local_copy(name))
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: Path | None = None) -> None:
+        if checkpoint is None or self.run is None:
+            return
+        name = f"checkpoint_{datetime.now():%Y-%m-%d_%H-%M-%S.%f}"  # as Ray Train names them: both go on from the other's
+        self.run.upload(checkpoint, f"checkpoints/{name}", last="state.json")
+        for old in self._names()[self.keep :]:
+            self.run.delete(f"checkpoints/{old}")
+
+    def agree(self, step: int) -> int:
+        return 1
+
+    def is_leaving(self) -> bool | None:
+        return None
+
+
+def train(
+    task: nn.Module,
+    rows: TrainRows,
+    *,
+    train: TrainConfig | None = None,
+    optim: OptimConfig | None = None,
+    seed: int = 0,
+    pad_id: int = 0,
+    evaluation: Evaluation | None = None,
+    run: Storage | None = None,
+    host: Host | None = None,
+) -> dict[str, Any]:
+    """Train a task on rows, as the sections `train` and `optim` of a config say; what is worth telling of it.
+
+    With `run` a folder gets checkpoints and metrics.jsonl, and the same call goes on from the last checkpoint.
+    """
+    settings = train or TrainConfig()
+    return Training(
+        task,
+        rows,
+        settings,
+        optim or OptimConfig(),
+        seed,
+        pad_id,
+        host or Alone(run, settings.keep_checkpoints),
+        evaluation,
+        run,
+    ).finish()
+
+
+@dataclass
+class Training:
+    """One training, in the order of events."""
+
+    task: nn.Module
+    rows: TrainRows
+    settings: TrainConfig
+    optim: OptimConfig
+    seed: int
+    pad_id: int
+    host: Host
+    evaluation: Evaluation | None = None
+    run: Storage | None = None
+    export: Callable[[nn.Module, Path], None] | None = None  # the model in its own layout
+    config: Config | None = None  # for trackers
+    warnings: Sequence[str] = ()
+    show: Show = lambda name, value, **tags: None
+    began: float = field(default_factory=time.time)  # when its command did
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.per_epoch = -(-len(self.rows) // settings.batch_size)
+        self.total = num_steps(
+            len(self.rows), batch_size=settings.batch_size, epochs=settings.epochs, max_steps=settings.max_steps
+        )
+        self.wrapped = self.host.wrap(self.task)
+        self.optimizer = build_optimizer(self.task, self.optim)
+        self.schedule = build_schedule(self.optimizer, self.optim, self.total, settings.batch_size)
+        checkpoints, needed = self.host.checkpoints()
+        self.state, damaged = restore(checkpoints, self.task, self.optimizer, self.schedule, needed=needed)
+        if settings.choose == "best" and self.run is not None:
+            forget_lost_best(self.run, self.state)
+        self.log = self._open_log(damaged) if self.host.rank == 0 and self.run is not None else None
+        self.last_scores: dict[str, float] = {}
+        self.notice = Notice(self.host, self.state.step)
+        self.batches: Sequence[TrainBatch] = ()
+        self.loss: float | None = None  # of the last step
+        self.lr = 0.0
+
+    def _open_log(self, damaged: Sequence[str]) -> RunLog:
+        assert self.run is not None
+        warnings = list(self.warnings)
+        if damaged:
+            warnings.append(f"{', '.join(damaged)} cannot be read: an older checkpoint is used")
+        trackers = open_trackers(self.config, self.run) if self.config else []
+        return RunLog(self.run, self.state, self.total, self.per_epoch, self.settings.batch_size, trackers, warnings, self.show)
+
+    def finish(self) -> dict[str, Any]:
+        """All steps that are left, then what fitted.json holds."""
+        nodes = self.host.agree(self.state.step)
+        if self.log and self.run is not None:
+            self.log.started(time.time() - self.began)
+            note_attempt(self.run, self.state.step, self.host.ranks, nodes)
+        self.wrapped.train()
+        for step in self._steps():
+            self._evaluate_and_save(step + 1)
+            if self.state.over:
+                break
+        if self.log and self.run is not None:
+            if self.export and not has_model(self.run):  # finished before, and its model was deleted since
+                self._export_final()
+            self.log.close()
+        scores = {f"dev.{name}": value for name, value in self.last_scores.items()}
+        return {"steps": self.state.step, "best_step": self.state.best_step, "loss": self.loss} | scores
+
+    def _steps(self) -> Iterator[int]:
+        """One update after the other; the number of each when it is done."""
+        if self.state.over:
+            return
+        settings, host = self.settings, self.host
+        steps = training_steps(
+            self.rows,
+            seed=self.seed,
+            batch_size=settings.batch_size,
+            accumulate=settings.accumulate,
+            first=self.state.step,
+            last=self.total,
+            rank=host.rank,
+            ranks=host.ranks,
+            pad_id=self.pad_id,
+        )
+        for step, self.batches in steps:
+            seed_step(self.seed, step, host.rank)
+            weights = self.task.weights(step)  # type: ignore[operator]
+            lr = float(self.schedule.get_last_lr()[0])
+            report = train_step(
+                self.wrapped,
+                self.batches,
+                self.optimizer,
+                self.schedule,
+                weights,
+                clip_norm=self.optim.clip_norm,
+                precision=settings.precision,
+            )
+            self.state.step = step + 1
+            if self.log:
+                self.log.seen_step(report, weights)
+                if self.state.step % settings.log_every == 0 or self.is_last:
+                    self.log.step(self.state.step, lr)
+            self.lr, self.loss = lr, report.loss
+            yield step
+
+    @property
+    def is_last(self) -> bool:
+        return self.state.step == self.total
+
+    def _evaluate_and_save(self, done: int) -> None:
+        """What comes after a step: scores where they are due, a checkpoint where one is, a look at who leaves."""
+        evaluated = bool(self.evaluation) and (done % (self.settings.evaluate_every or self.per_epoch) == 0 or self.is_last)
+        if evaluated:
+            self._evaluate(done)
+        ended = self.is_last or self.state.over
+        if done % self.settings.checkpoint_every == 0 or ended:
+            if self.log and ended:
+                self._write_model()
+            self._save()
+        elif evaluated:  # by every rank, since a report is a barrier
+            self.host.report((self.log.latest if self.log else {}) | {"step": done, "total": self.total})
+        if not ended and self.notice.asks_to_save(done, self.task):
+            self._save()
+
+    def _evaluate(self, done: int) -> None:
+        assert self.evaluation
+        settings, state, began = self.settings, self.state, time.monotonic()
+        scores = self.last_scores = self.evaluation(self.task)
+        seconds = time.monotonic() - began
+        better = scores[settings.metric] > state.best
+        state.waited = 0 if better else state.waited + 1
+        if better:
+            state.best, state.best_step = scores[settings.metric], done
+        if self.log:
+            self.log.scores(done, scores, seconds)
+            if better and settings.choose == "best" and self.export:
+                self._export(f"best/{done}")
+        state.over = bool(settings.early_stop and state.waited >= settings.early_stop)
+        if self.log and state.over and self.log.recent:  # no later step will tell of these
+            self.log.step(done, self.lr)
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        """A checkpoint, by rank 0; every rank takes part, since a report is a barrier."""
+        if self.host.rank != 0:
+            self.host.report({"step": self.state.step})
+            return
+        if self.log:
+            self.state.log = self.log.kept()
+        with tempfile.TemporaryDirectory() as folder:
+            write_checkpoint(Path(folder), self.task, self.optimizer, self.schedule, self.state)
+            if self.log:
+                self.log.flush()
+            metrics = (self.log.latest if self.log else {}) | {"step": self.state.step, "total": self.total}
+            with writing_to(self.run.path("checkpoints") if self.run is not None else folder):
+                self.host.report(metrics, Path(folder))
+        if self.run is not None:
+            keep_best(self.run, self.state)
+
+    def _write_model(self) -> None:
+        """The model and what is told of its training, when it has ended."""
+        assert self.log
+        assert self.run is not None
+        fitted = self.log.summary(self.state)  # before the model is written, which is no training
+        if self.export:
+            fitted["model"] = self._export_final()
+        self.run.write_json("fitted.json", fitted)
+        write_traces(self.task, self.batches[0], self.run)
+
+    def _export(self, name: str) -> None:
+        assert self.export
+        assert self.run is not None
+        with tempfile.TemporaryDirectory() as folder:
+            self.export(self.task, Path(folder))
+            self.run.upload(Path(folder), name)
+
+    def _export_final(self) -> str:
+        """model/: that of the best step, or the last."""
+        assert self.run is not None
+        best = f"best/{self.state.best_step}"
+        if self.settings.choose == "best" and self.state.best_step and has_model(self.run, best):
+            self.run.upload(self.run.local_copy(best), "model")
+            return "best"
+        self._export("model")
+        return "last"
+
+
+class Notice:
+    """Asks now and then whether a node is about to be taken away; by steps, not by the clock, since all ranks must ask."""
+
+    def __init__(self, host: Host, step: int) -> None:
+        self.host, self.watched = host, True
+        self.asked, self.asked_at, self.next = step, time.monotonic(), step + 1
+
+    def asks_to_save(self, done: int, task: nn.Module) -> bool:
+        if not self.watched or done < self.next:
+            return False
+        leaving = self.host.is_leaving()
+        if leaving or leaving is None:
+            self.watched = False
+            return bool(leaving)
+        self.next = done + steps_until_asking((time.monotonic() - self.asked_at) / (done - self.asked), task)
+        self.asked, self.asked_at = done, time.monotonic()
+        return False
+
+
+def steps_until_asking(step_s: float, task: nn.Module) -> int:
+    """How many steps `NOTICE_S` holds, one at least; by the slowest rank's time of a step, so that all ask after the same."""
+    slowest = torch.tensor(step_s, device=next(task.parameters()).device)
+    if world_size() > 1:
+        torch.distributed.all_reduce(slowest, torch.distributed.ReduceOp.MAX)
+    return max(1, int(NOTICE_S / max(float(slowest), 1e-3)))
+
+
+def note_attempt(run: Storage, step: int, workers: int, nodes: int) -> None:
+    """workers.json: from which step on how many workers have trained, and on how many nodes; a line for each start."""
+    before = run.read_json("workers.json") if step and run.exists("workers.json") else []
+    run.write_json("workers.json", [*before, {"step": step, "workers": workers, "nodes": nodes}])
+
+
+# --- a run's training ------------------------------------------------------------------------------------------------
+
+
+def train_run(config: Config, run: Storage, sets: TrainingSets, host: Host, *, show: Show, began: float | None = None) -> None:
+    """Train what a config's task says. The run's folder gets checkpoints, metrics.jsonl, model/ and fitted.json; what trying
+    again would not mend is left in failure.json.
+    """
+    try:
+        trainable = open_trainable(config, sets, host.rank, host.ranks)
+        training_of(trainable, run, host, show=show, began=began or time.time()).finish()
+    except NonFiniteLoss as error:  # raised by every rank alike
+        if host.rank == 0:
+            questions = name_questions(config.task, sets["train"], error.rows)
+            run.write_json("failure.json", {"message": f"{error}. In the batch: {questions}", "input": False})
+    except InputError as error:  # perhaps on this node alone: the others must not wait for it
+        run.write_json("failure.json", {"message": str(error), "input": True})
+        raise
+
+
+def training_of(trainable: Trainable, run: Storage, host: Host, *, show: Show, began: float) -> Training:
+    config, settings = trainable.config, trainable.config.train
+    per_epoch = -(-len(trainable.rows) // settings.batch_size)
+    judged = "dev" in trainable.sets and settings.evaluate_every != 0
+    return Training(
+        trainable.build_task(per_epoch),
+        trainable.rows,
+        settings,
+        config.optim,
+        config.seed,
+        trainable.pad_id,
+        host,
+        trainable.evaluation() if judged else None,
+        run,
+        trainable.save,
+        config,
+        trainable.remarks(),
+        show,
+        began,
+    )
+
+
+def raise_failure(run: Storage) -> None:
+    """What a worker left for the user to mend."""
+    if run.exists("failure.json"):
+        failure = run.read_json("failure.json")
+        raise (InputError if failure["input"] else TrainingFailed)(failure["message"])
+
+
+def fit_here(config: Config, run: Storage, sets: TrainingSets) -> dict[str, Any]:
+    """Train in this process; what the run's fitted.json holds."""
+    began = time.time()
+    run.delete("failure.json")
+    if not config.cluster.gpus_per_worker:
+        use_cores(config.cluster.threads_per_worker or os.cpu_count() or 1)
+    with Watch(run):
+        train_run(config, run, sets, Alone(run, config.train.keep_checkpoints), show=lambda *_, **__: None, began=began)
+    raise_failure(run)
+    return run.read_json("fitted.json")
