@@ -2,7 +2,15 @@
 
 
 class InputError(ValueError):
-    """Wrong input, the user's to mend: exit status 2. The message says what was seen, what was wanted and the way out."""
+    """Wrong input, the user's to mend: exit status 2. The message says what was seen, what was wanted and the way out.
+
+    >>> import raydist
+    >>> try:
+    ...     raydist.load_config("quickstart", {"optim.lr": -1})
+    ... except raydist.InputError as error:
+    ...     print(str(error).splitlines()[1])
+      optim.lr: should be greater than 0, got -1
+    """
 
 
 class Failure(RuntimeError):

@@ -46,6 +46,12 @@ def top_spans(start_BT: Tensor, end_BT: Tensor, passage_BT: Tensor, k: int, max_
 
     The search is exact and needs only a [B, k, L] table. A start's best span is its logit plus the largest end logit in reach;
     a span whose start is not among the k best starts by that measure has k spans before it, so it is not among the k best.
+
+    >>> import torch, raydist
+    >>> start, end = torch.tensor([[0.0, 3.0, 1.0, 0.0]]), torch.tensor([[0.0, 0.0, 2.0, 1.0]])
+    >>> spans = raydist.top_spans(start, end, torch.ones(1, 4).bool(), k=2, max_answer_length=2)
+    >>> spans.start_BK.tolist(), spans.end_BK.tolist(), spans.score_BK.tolist()
+    ([[1, 1]], [[2, 1]], [[5.0, 3.0]])
     """
     L = min(max_answer_length, start_BT.shape[1])
     start_BT = start_BT.float().where(passage_BT, _LOWEST).add_(0.0)  # so that no sum is minus zero

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -181,14 +180,13 @@ def make_windows(run: Run, examples: Mapping[str, Made]) -> dict[str, WindowSet]
 
 def check_model(run: Run) -> None:
     """It must be there, have a span head (those that are built in have), and positions for a window."""
-    from raydist.reader.model import COUNTED_POSITIONS, check_reader
+    from raydist.models.encoders import longest_input
+    from raydist.models.loading import open_config
+    from raydist.reader.model import check_reader
 
-    config = json.loads((run.model_folder / "config.json").read_text())
     if not run.config.model.name.startswith("builtin:"):
         check_reader(run.model_folder)
-    most = config.get("max_position_embeddings")
-    if most and config.get("model_type") in COUNTED_POSITIONS:
-        most -= config.get("pad_token_id", 1) + 1
+    most = longest_input(open_config(run.model_folder))
     if most and run.config.data.max_length > most:
         raise InputError(
             f"data.max_length is {run.config.data.max_length}, and {run.config.model.name} has {most} positions: lower it"
