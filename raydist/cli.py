@@ -76,10 +76,10 @@ def run(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, ve
 
     Example: raydist run quickstart
     """
-    from raydist.flows import flow_of
+    from raydist import flows
 
     with opened(config, overrides, verbose) as run:
-        flow_of(run.config).run_all(run, fresh=fresh)
+        flows.run_all(run, fresh=fresh)
 
 
 @app.command()
@@ -88,10 +88,10 @@ def train(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
 
     Example: raydist train reader data.train=train.json data.dev=dev.json name=mine
     """
-    from raydist.flows import flow_of
+    from raydist import flows
 
     with opened(config, overrides, verbose) as run:
-        flow_of(run.config).train(run, fresh=fresh)
+        flows.train(run, fresh=fresh)
         ending = "_cross_encoder" if run.config.task == "cross_encoder" else ""
         print(f"model in {run.storage.path(run.config.name + ending, 'model')}")
 
@@ -118,10 +118,10 @@ def evaluate(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = 
 
     Example: raydist evaluate quickstart name=theirs evaluate.predictions.dev=predictions.json
     """
-    from raydist.flows import flow_of
+    from raydist import flows
 
     with opened(config, overrides, verbose) as run:
-        flow_of(run.config).evaluate(run)
+        flows.evaluate(run)
 
 
 @app.command()
@@ -240,7 +240,7 @@ def status(run: Annotated[str, typer.Argument(metavar="RUN", help="The folder or
 
     Example: raydist status runs/quickstart
     """
-    from raydist.runs.status import describe_run
+    from raydist.status import describe_run
 
     print(describe_run(run))
 

@@ -25,6 +25,7 @@ from raydist.config.roles import plain_settings, settings_with_result, shared_se
 from raydist.errors import InputError, TrainingFailed
 from raydist.files.storage import Storage, fingerprint
 from raydist.models.loading import is_folder
+from raydist.runs import trackers as track
 from raydist.sweep.plan import (
     DEFAULT_TRIALS,
     TRIES,
@@ -42,7 +43,6 @@ from raydist.sweep.plan import (
     typed,
 )
 from raydist.terminal import say
-from raydist.training import trackers as track
 
 HEAVY = ("checkpoints", "best", "model", "predictions")  # of a trial that is not among the best
 OF_ITS_MODEL = ("predictions", "dense index", "dense hits", "top hits", "rerank scores")  # its stages that no other trial makes

@@ -28,8 +28,6 @@ from raydist.records import Answer, Example, Score
 
 RULES = ("squad", "mrqa", "mlqa")
 
-_MLQA_NAME = re.compile(r"mlqa|context-[a-z]{2}-question-[a-z]{2}\b", re.IGNORECASE)
-
 # What MLQA's official rule blanks out, by language of the passage. The Arabic article goes wherever its two letters stand, also
 # inside a word: the official pattern does that, and scores are comparable only if it is kept. Hindi and Chinese have no list.
 _ARTICLES = {
@@ -55,23 +53,6 @@ class _DropPunctuation(dict[int, int | None]):
 _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ANY_PUNCTUATION = _DropPunctuation()
 _CHINESE = re.compile(r"([\u4e00-\u9fa5])")
-
-
-def choose_rule(given: str, source: Mapping[str, Any]) -> str:
-    """The rule of a data set that was read from ``source`` (an examples stage's identity): the given one, or under ``auto``
-
-    ``mlqa`` where every file, or data set or config on the hub, is called like MLQA's; ``mrqa`` where every file has MRQA's
-    format, or a data set its name; else ``squad``.
-    """
-    if given != "auto":
-        return given
-    if "hub" in source:
-        name, _, config = source["hub"]
-        called = f"{Path(name).name} {config or ''}"
-        return "mlqa" if _MLQA_NAME.search(called) else "mrqa" if "mrqa" in called.lower() else "squad"
-    if all(_MLQA_NAME.search(file["name"]) for file in source["files"]):
-        return "mlqa"
-    return "mrqa" if all(file["format"] == "mrqa" for file in source["files"]) else "squad"
 
 
 @cache

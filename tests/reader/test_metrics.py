@@ -16,7 +16,6 @@ from raydist.reader.metrics import (
     best_texts,
     best_threshold,
     by_language,
-    choose_rule,
     normaliser,
     null_differences,
     read_predictions,
@@ -35,29 +34,6 @@ def example(id, *answers, language="en", impossible=False):
 def one(prediction, *answers, language="en", rule="squad"):
     (score,) = score_predictions({"q": prediction}, [example("q", *answers, language=language)], rule)
     return score.em, pytest.approx(score.f1)
-
-
-def files(*named):
-    return {"files": [{"name": name, "format": format} for name, format in named]}
-
-
-@pytest.mark.parametrize(
-    ("source", "rule"),
-    [
-        (files(("test-context-de-question-es.json", "squad"), ("MLQA.dev.json.gz", "squad")), "mlqa"),
-        (files(("NewsQA.jsonl.gz", "mrqa"), ("RACE.jsonl.gz", "mrqa")), "mrqa"),
-        (files(("xquad.es.json", "squad")), "squad"),
-        (files(("test-context-de-question-es.json", "squad"), ("xquad.es.json", "squad")), "squad"),  # of two kinds
-        (files(("NewsQA.jsonl.gz", "mrqa"), ("dev.json", "squad")), "squad"),
-        ({"hub": ["facebook/mlqa", "test", "mlqa.ar.de"]}, "mlqa"),
-        ({"hub": ["google/xtreme", "test", "MLQA.ar.de"]}, "mlqa"),
-        ({"hub": ["mrqa", "validation", None]}, "mrqa"),
-        ({"hub": ["mlqa/squad", "validation", None]}, "squad"),
-    ],
-)
-def test_the_rule_goes_by_what_the_data_are_unless_it_is_given(source, rule):
-    assert choose_rule("auto", source) == rule
-    assert choose_rule("squad", source) == "squad"
 
 
 # The official definitions, written the slow and plain way.
