@@ -1,20 +1,18 @@
-"""The command line. Exit status: 0 done, 2 the user's input is wrong, 1 failed, 130 interrupted, 143 told to end (SIGTERM)."""
+"""The command line. Exit statuses are in exits.py."""
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from raydist import __version__
 from raydist.errors import InputError
+from raydist.exits import INTERRUPTED, WRONG_INPUT, exit_status
 
 if TYPE_CHECKING:
     from raydist.runs.run import Run
@@ -307,7 +305,7 @@ def submit(
     """
     import inspect
 
-    from raydist.cluster.submit import follow, prepare, send
+    from raydist.submission.preflight import prepare
 
     callbacks = {info.name or info.callback.__name__: info.callback for info in app.registered_commands if info.callback}
     parameters = {name: inspect.signature(callback).parameters for name, callback in callbacks.items() if name != "submit"}
@@ -323,10 +321,13 @@ def submit(
         options=["--fresh"] * fresh + ["--verbose"] * verbose,
         commands={name: [f"--{option}" for option in taken] for name, taken in parameters.items() if "config" in taken},
     )
-    job_id = send(job)
+    from raydist.cluster.submit import Jobs
+
+    jobs = Jobs(job.target)
+    job_id = jobs.send(job)
     print(f"submitted {job_id}", flush=True)
     if not no_wait:
-        raise SystemExit(follow(job.target, job_id))
+        raise SystemExit(jobs.follow(job_id))
 
 
 @jobs_app.command("list")
@@ -335,9 +336,10 @@ def jobs_list(address: Address = None, insecure: Insecure = False) -> None:
 
     Example: raydist jobs list --address http://127.0.0.1:8265
     """
-    from raydist.cluster.submit import describe, list_jobs, reach
+    from raydist.cluster.submit import Jobs, describe
+    from raydist.submission.target import reach
 
-    jobs = list_jobs(reach(address, insecure=insecure))
+    jobs = Jobs(reach(address, insecure=insecure)).newest_first()
     print("\n".join(map(describe, jobs)) or "no job was submitted yet")
 
 
@@ -347,10 +349,11 @@ def jobs_logs(job: JobId = None, address: Address = None, insecure: Insecure = F
 
     Example: raydist jobs logs train-quickstart-1f6a09c2
     """
-    from raydist.cluster.submit import follow, pick, reach
+    from raydist.cluster.submit import Jobs
+    from raydist.submission.target import reach
 
-    target = reach(address, insecure=insecure)
-    raise SystemExit(follow(target, pick(target, job)))
+    jobs = Jobs(reach(address, insecure=insecure))
+    raise SystemExit(jobs.follow(jobs.pick(job)))
 
 
 @jobs_app.command("stop")
@@ -359,11 +362,12 @@ def jobs_stop(job: JobId = None, address: Address = None, insecure: Insecure = F
 
     Example: raydist jobs stop train-quickstart-1f6a09c2
     """
-    from raydist.cluster.submit import pick, reach, stop
+    from raydist.cluster.submit import Jobs
+    from raydist.submission.target import reach
 
-    target = reach(address, insecure=insecure)
-    name = pick(target, job, running=True)
-    print(f"{name}: {'stopping' if stop(target, name) else 'had ended already'}")
+    jobs = Jobs(reach(address, insecure=insecure))
+    name = jobs.pick(job, running=True)
+    print(f"{name}: {'stopping' if jobs.stop(name) else 'had ended already'}")
 
 
 @config_app.command("show")
@@ -440,48 +444,6 @@ def config_schema() -> None:
     print(json.dumps(Config.model_json_schema(), indent=2))
 
 
-INTERRUPTED, TOLD_TO_END = 130, 143
-LOST = {"RayActorError", "LocalRayletDiedError", "NodeDiedError", "ObjectLostError", "RpcError", "WorkerCrashedError"}
-
-
-def is_lost(error: Exception) -> bool:
-    """Whether Ray tells of something that is gone; by name, since many commands need no Ray. An actor that failed by its own
-    error is not gone."""
-    kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
-    return bool(kinds & LOST) and "creation task" not in str(error)
-
-
-def guarded(command: Callable[[], object]) -> int:
-    """Call it; turn what goes wrong into one message and an exit status."""
-    try:
-        command()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        return INTERRUPTED
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    except Exception as error:
-        from raydist.files.storage import StorageError
-
-        expected = isinstance(error, StorageError) or type(error).__name__ in ("TrainingFailed", "NotStarted")
-        if is_lost(error):
-            why = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-            print(f"failed: Ray lost a process or node that this command needs ({why})", file=sys.stderr)
-            print("the same command goes on where this one stopped, as soon as the cluster answers again", file=sys.stderr)
-            return 1
-        if not expected:
-            import traceback
-
-            traceback.print_exc()
-        told = str(error) if expected else (str(error).strip().splitlines() or [""])[-1]
-        print(f"failed: {type(error).__name__ + ': ' if not expected else ''}{told}", file=sys.stderr)
-        return 1
-    return 0
-
-
 def job(command: str, arguments: list[str]) -> int:
     """A command with its arguments; the exit status."""
 
@@ -494,36 +456,12 @@ def job(command: str, arguments: list[str]) -> int:
             if not hasattr(error, "show"):  # else: typer's own, for a command line that it could not read
                 raise
             error.show()
-            raise SystemExit(2) from None
+            raise SystemExit(WRONG_INPUT) from None
         if status == INTERRUPTED:  # typer makes this of a KeyboardInterrupt
             raise KeyboardInterrupt
         raise SystemExit(status)
 
-    with sigterm_as_ctrl_c() as received:
-        status = guarded(call)
-    return TOLD_TO_END if status == INTERRUPTED and received else status
-
-
-@contextmanager
-def sigterm_as_ctrl_c() -> Iterator[list[int]]:
-    """What Kubernetes, Slurm and `raydist jobs stop` send ends a command in the same way; the signals that came."""
-    received: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        at_ctrl_c = signal.getsignal(signal.SIGINT)  # of asyncio, where that runs
-        if not callable(at_ctrl_c):
-            raise KeyboardInterrupt
-        at_ctrl_c(signal.SIGINT, frame)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return exit_status(call)
 
 
 def main() -> None:

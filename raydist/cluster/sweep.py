@@ -19,11 +19,10 @@ from typing import Any
 
 from raydist.cluster import pipeline
 from raydist.cluster.connect import Cluster, export, quieten, restore
-from raydist.cluster.fit import TrainingFailed
 from raydist.config import Config, override, to_yaml
 from raydist.config.compare import changed_settings
 from raydist.config.roles import plain_settings, settings_with_result, shared_settings
-from raydist.errors import InputError
+from raydist.errors import InputError, TrainingFailed
 from raydist.files.storage import Storage, fingerprint
 from raydist.models.loading import is_folder
 from raydist.sweep.plan import (

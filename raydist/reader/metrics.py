@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from raydist.errors import InputError
-from raydist.records import Example
+from raydist.records import Answer, Example
 
 RULES = ("squad", "mrqa", "mlqa")
 
@@ -153,6 +153,34 @@ def score_predictions(predictions: Mapping[str, str], examples: Sequence[Example
         has_answer = not example.is_impossible
         scores.append(Score(example.id, example.language, prediction, em, f1, has_answer))
     return scores
+
+
+def squad_scores(
+    predictions: Mapping[str, str],
+    references: Mapping[str, str | Sequence[str]],
+    *,
+    rule: str = "squad",
+    language: str = "en",
+) -> dict[str, float]:
+    """EM and F1 from 0 to 100, as the official SQuAD script has them (v2's where a reference holds no answer at all).
+
+    >>> import raydist
+    >>> raydist.squad_scores({"q1": "the Orla bridge"}, {"q1": ["Orla bridge", "bridge"], "q2": "1894"})
+    {'em': 50.0, 'f1': 50.0, 'questions': 2, 'missing': 1}
+    >>> scores = raydist.squad_scores({"q1": "1894", "q2": ""}, {"q1": "in 1894", "q2": []})      # q2: no answer is right
+    >>> scores["em"], scores["no_ans_em"], round(scores["has_ans_f1"], 2)
+    (50.0, 100.0, 66.67)
+
+    ``rule`` is how answers are made comparable: squad, mrqa, or mlqa, which goes by the ``language`` of the passages.
+    """
+    examples = []
+    for id, gold in references.items():
+        texts = [gold] if isinstance(gold, str) else gold
+        answers = [Answer(text, -1) for text in texts]
+        examples.append(Example(id, "", "", answers, language=language, is_impossible=not answers))
+    if not examples:
+        raise InputError("there is no reference: nothing to score")
+    return aggregate(score_predictions(predictions, examples, rule))
 
 
 def score_nbest(

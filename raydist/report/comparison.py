@@ -31,7 +31,7 @@ from raydist.report.parts import (
     with_interval,
 )
 from raydist.report.plots import dot_plot
-from raydist.report.published import published
+from raydist.report.published.reader import published
 from raydist.report.runs import Run
 from raydist.report.sections import notices
 from raydist.statistics import Comparison, paired_bootstrap

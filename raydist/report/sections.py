@@ -28,8 +28,8 @@ from raydist.report.parts import (
     with_interval,
 )
 from raydist.report.plots import line_plot
-from raydist.report.published import published
-from raydist.report.published_retrieval import published_retrieval
+from raydist.report.published.reader import published
+from raydist.report.published.retrieval import published_retrieval
 from raydist.report.runs import Run
 
 TILES = ("addsent_f1", "f1", "em")  # the first of them is the large one
