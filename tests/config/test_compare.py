@@ -51,6 +51,11 @@ def test_a_key_may_say_what_was_done_before_there_was_one():
     assert changed_settings(before, now("objectives.pfa.critic_sees=raw")) == {}
 
 
+def test_differences_are_named_whether_or_not_the_config_has_such_keys():
+    changed = changed_settings({"lr": 1, "seed": 0}, {"lr": 2, "seed": 0, "new": 3})
+    assert list(changed.values()) == ["lr: was 1, now 2", "new: was not set, now 3"]
+
+
 def test_a_key_that_is_gone_is_named():
     changed = changed_settings(IDENTITY | {"optim.momentum": 0.9}, now())
     assert changed == {"optim.momentum": "optim.momentum: was 0.9, now not set"}
