@@ -380,9 +380,9 @@ def config_show(
 ) -> None:
     """Every value, and where it came from.
 
-    Examples: raydist config show quickstart optim.lr=2e-5
+    Example: raydist config show quickstart optim.lr=2e-5
 
-    raydist config show quickstart optim data.max_length
+    Example: raydist config show quickstart optim data.max_length
     """
     from raydist.config import flatten, load_config
     from raydist.config.keys import known_key
@@ -390,7 +390,7 @@ def config_show(
     wanted = [known_key(word).name for word in words or () if "=" not in word]
     loaded = load_config(config, [word for word in words or () if "=" in word])
     for key, value in flatten(loaded.config).items():
-        if wanted and not any(f"{key}.".startswith(f"{name}.") for name in wanted):
+        if wanted and not any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for name in wanted):
             continue
         plain = key.removesuffix(".files")  # `dev: a.json` sets dev.files alone; what else a source has are defaults
         origin = loaded.origins.get(key) or loaded.origins.get(plain, "default")
@@ -406,9 +406,9 @@ def config_explain(
 ) -> None:
     """What a key is: its default, its values, its unit, and what it affects (nothing, rows, weights or scores).
 
-    Examples: raydist config explain optim.lr
+    Example: raydist config explain optim.lr
 
-    raydist config explain objectives.infomax data.test.NAME.files
+    Example: raydist config explain objectives.infomax data.test.NAME.files
     """
     from raydist.config.explain import explain_key
 
