@@ -14,10 +14,10 @@ import pytest
 from raydist.cluster import pipeline
 from raydist.cluster.connect import Cluster
 from raydist.cluster.fit import RunLog, _Watch
-from raydist.cluster.sweep import Sweep
 from raydist.config import ClusterConfig, ConfigError, TrackConfig, load_config
 from raydist.errors import InputError
 from raydist.files.storage import Storage, fingerprint
+from raydist.sweep.driver import Sweep
 from raydist.training import trackers as track
 from raydist.training.loop import StepReport
 
