@@ -182,12 +182,13 @@ def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
     from raydist.sweep.plan import plan_sweep
 
     loaded = load_config(config, overrides or ())
-    plan_sweep(loaded.config)  # what is wrong is told before Ray is loaded
+    plan_sweep(loaded.config)  # what is wrong is said before Ray is loaded
 
-    from raydist.cluster.sweep import run_sweep, sweep_cluster
+    from raydist.cluster.trials import RayTrials, sweep_cluster
+    from raydist.sweep.driver import run_sweep
 
     with sweep_cluster(loaded.config, verbose=verbose) as cluster:
-        run_sweep(loaded.config, cluster, fresh=fresh)
+        run_sweep(loaded.config, RayTrials(cluster), fresh=fresh)
 
 
 @app.command()

@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
+from raydist.cluster.pipeline import Run, describe_run
 
 from raydist.cluster import pipeline, stages
-from raydist.cluster.pipeline import Run, describe_run
-from raydist.cluster.sweep import Sweep
 from raydist.config import load_config
+from raydist.sweep.driver import Sweep
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import pytest
 from raydist.cluster import pipeline
 from raydist.cluster.connect import Cluster
 from raydist.cluster.fit import RunLog, _Watch
-from raydist.cluster.sweep import Sweep
 from raydist.config import ClusterConfig, ConfigError, TrackConfig, load_config
 from raydist.errors import InputError
 from raydist.files.storage import Storage, fingerprint
 from raydist.runs import trackers as track
+from raydist.sweep.driver import Sweep
 from raydist.training.loop import StepReport
 
 IDENTITY = {"seed": 3, "optim.lr": 0.001}
