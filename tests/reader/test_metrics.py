@@ -11,8 +11,6 @@ import pytest
 
 from raydist.errors import InputError
 from raydist.reader.metrics import (
-    Score,
-    adversarial_scores,
     aggregate,
     apply_threshold,
     best_texts,
@@ -25,7 +23,8 @@ from raydist.reader.metrics import (
     score_predictions,
     texts_of,
 )
-from raydist.records import PREDICTION_SCHEMA, Answer, Example
+from raydist.records import PREDICTION_SCHEMA, Answer, Example, Score
+from raydist.statistics import adversarial_scores
 
 
 def example(id, *answers, language="en", impossible=False):
