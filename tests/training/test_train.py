@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from raydist.config import Config, OptimConfig, TrainConfig, load_config
 from raydist.files.storage import Storage
 from raydist.models.loading import model_folder
+from raydist.reader import flow
 from raydist.reader.prepare import prepare
 from raydist.runs.here import Here
 from raydist.runs.run import Run
@@ -170,3 +172,66 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word_for_the_one_before(wind
 @pytest.mark.parametrize(("step_s", "steps"), [(60.0, 1), (24.0, 1), (0.5, 4), (0.02, 100), (0.0, 2000)])
 def test_a_notice_of_preemption_is_asked_for_by_the_clock_however_long_a_step_is(step_s, steps):
     assert steps_until_asking(step_s, torch.nn.Linear(1, 1)) == steps
+
+
+# --- a run's training ------------------------------------------------------------------------------------------------
+
+# 24 steps of 16 rows
+STEPS = (
+    "data.sample.size=200",
+    "data.train.questions=400",
+    "data.dev.questions=60",
+    "train.batch_size=16",
+    "train.max_steps=24",
+    "train.epochs=20",
+    "train.checkpoint_every=5",
+    "train.evaluate_every=12",
+    "train.dev_questions=20",
+    "optim.lr=1e-3",
+    "cluster.threads_per_worker=1",
+)
+
+
+def trained(storage: str, *overrides: str) -> Run:
+    with Run(load_config("debug_reader", [f"storage={storage}", *STEPS, *overrides]).config, Here()) as run:
+        flow.train(run)
+    return run
+
+
+def test_the_exported_reader_is_plain_and_gives_the_same_answers(storage):
+    """AutoModelForQuestionAnswering alone: same logits as our reader."""
+    from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+    from raydist.reader.model import load_reader
+
+    run = trained(storage, "name=exported", "train.max_steps=6", "train.evaluate_every=6")
+    folder = run.folder.path("model")
+    plain, report = AutoModelForQuestionAnswering.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    rows = open_windows(prepare(run, ["train"])["train"])
+    batch = rows.batch(torch.arange(4).numpy(), pad_id=AutoTokenizer.from_pretrained(folder).pad_token_id)
+    with torch.inference_mode():
+        ours = load_reader(Path(folder)).eval()(batch)
+        theirs = plain.eval()(batch.input_ids_BT, batch.attention_BT.long(), batch.token_types_BT)
+    torch.testing.assert_close(ours.start_BT, theirs.start_logits, rtol=0, atol=0)
+    torch.testing.assert_close(ours.end_BT, theirs.end_logits, rtol=0, atol=0)
+
+
+def test_training_stops_early_and_keeps_the_model_of_its_best_step(storage):
+    settings = ("train.evaluate_every=2", "train.early_stop=1", "train.checkpoint_every=2", "train.keep_checkpoints=20")
+    run = trained(storage, *settings, "name=early", "train.choose=best", "train.log_every=3", "optim.lr=1e-7")
+    fitted = run.folder.read_json("fitted.json")
+    assert fitted["steps"] == 4  # the second evaluation was not better than the first
+    assert (fitted["best_step"], fitted["model"]) == (2, "best")
+    assert run.folder.folders("best") == ["2"]
+    lines = [json.loads(line) for line in run.folder.read_bytes("metrics.jsonl").decode().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [3, 4], "the step after the last line is told, too"
+    by_step = {}
+    for name in run.folder.folders("checkpoints"):
+        folder = Path(run.folder.path("checkpoints", name))
+        by_step[json.loads((folder / "state.json").read_text())["step"]] = load_file(folder / "task.safetensors")
+    head = "qa_outputs.weight"
+    ours = load_file(run.folder.path("model", "model.safetensors"))[head]
+    assert ours.equal(by_step[2][f"reader.question_answering.{head}"])
+    assert not ours.equal(by_step[4][f"reader.question_answering.{head}"])
