@@ -201,7 +201,8 @@ def tokens_of_steps(storage: Path, last: int) -> list[set[int]]:
 
     run = storage / READER[0]
     config = yaml.safe_load((run / "config.yaml").read_text())
-    windows = storage / read_json(run / "stages.json")["windows of train"]["folder"]
+    stages = read_json(run / "stages.json").items()
+    windows = next(storage / stage["folder"] for key, stage in stages if stage.get("title", key) == "windows of train")
     rows = WindowRows(sorted(windows.glob("part-*.arrow")))
     plan = {"seed": config["seed"], "batch_size": config["train"]["batch_size"], "accumulate": config["train"]["accumulate"]}
     steps: Any = training_steps(rows, **plan, first=0, last=last, rank=0, ranks=1, pad_id=0)

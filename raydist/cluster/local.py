@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from raydist.errors import Failure
 from raydist.terminal import say
 
 # No node is taken away with notice, and the end of a training is seen sooner.
@@ -35,7 +36,7 @@ LOGS = "log_monitor"  # sends what workers print to this process
 STARTS = 3
 
 
-class NotStarted(RuntimeError):
+class NotStarted(Failure):
     """There is no cluster to work on."""
 
 

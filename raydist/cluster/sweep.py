@@ -19,10 +19,11 @@ from typing import Any
 
 from raydist.cluster import pipeline
 from raydist.cluster.connect import Cluster, export, quieten, restore
-from raydist.cluster.fit import TrainingFailed
-from raydist.config import Config, flatten, override, to_yaml
-from raydist.errors import InputError
-from raydist.files.storage import Storage, differences, fingerprint
+from raydist.config import Config, override, to_yaml
+from raydist.config.compare import changed_settings
+from raydist.config.roles import plain_settings, settings_with_result, shared_settings
+from raydist.errors import InputError, TrainingFailed
+from raydist.files.storage import Storage, fingerprint
 from raydist.models.loading import is_folder
 from raydist.sweep.plan import (
     DEFAULT_TRIALS,
@@ -48,17 +49,6 @@ OF_ITS_MODEL = ("predictions", "dense index", "dense hits", "top hits", "rerank 
 OWN = (
     *("finished", "trials", "bases", "tune", "rejected"),
     *("begun.json", "base.json", "asked.json", "sweep.json", "best.yaml", "report.html", "stages.json"),
-)
-NO_RESULT = (
-    "name",
-    "storage",
-    "cluster.",
-    "track.",
-    "sweep",
-    "seed",
-    "train.keep_checkpoints",
-    "train.checkpoint_every",
-    "train.log_every",
 )
 NO_END = 10**9  # steps: no trial is stopped for having run long enough
 QUIET_TUNE = {
@@ -139,23 +129,18 @@ class Sweep:
         if fresh:
             for name in OWN:
                 self.folder.delete(name)
-        swept = [axis.key for axis in self.plan.axes]
-        now = {key: value for key, value in flatten(self.plan.base).items() if not key.startswith(NO_RESULT)}
+        keys, now = [axis.key for axis in self.plan.axes], settings_with_result(self.plan.base)
         if self.folder.exists("begun.json"):
             before = self.folder.read_json("begun.json")
-            swept += before["keys"]
-            differ = [
-                line
-                for line in differences(before["values"], now)
-                if not any(f"{line.split(': was ')[0]}.".startswith(f"{key}.") for key in swept)
-            ]
-            if differ:
+            swept = tuple(f"{key}." for key in keys + before["keys"])
+            changed = changed_settings(before["values"], now)
+            if differ := [line for key, line in changed.items() if not f"{key}.".startswith(swept)]:
                 raise InputError(
                     f"sweep {self.config.name!r} in {self.folder.path()} was begun with other settings:\n  "
                     + "\n  ".join(differ)
                     + "\ngive this one another name (name=...), or start it over with --fresh"
                 )
-        self.folder.write_json("begun.json", {"keys": [axis.key for axis in self.plan.axes], "values": now})
+        self.folder.write_json("begun.json", {"keys": keys, "values": now})
         self.folder.write_bytes("config.yaml", to_yaml(self.config).encode())
 
     # --- trials ------------------------------------------------------------------------------------------------------
@@ -196,7 +181,7 @@ class Sweep:
         base = self.base_of(trial)
         if config.task == "retriever":
             return self._prepare_retrieval(config, base)
-        plain = config.model_dump(mode="json")
+        plain = plain_settings(config)
         used = {key: plain[key] for key in ("data", "model")}
         two_stage = config.objectives.hard_learning is not None and all_stages
         if two_stage:
@@ -215,7 +200,7 @@ class Sweep:
         return self.prepared[key]
 
     def _prepare_retrieval(self, config: Config, base: str | None) -> dict[str, str]:
-        from raydist.cluster.retrieval import prepare_trials, shared_settings
+        from raydist.cluster.retrieval import prepare_trials
 
         key = fingerprint(shared_settings(config))
         if key not in self.prepared:
@@ -491,12 +476,10 @@ def base_name(sweep: str, config: Config) -> str | None:
     reader of one stage.
     """
     if config.task == "retriever":
-        from raydist.cluster.retrieval import shared_settings
-
         return f"{sweep}/bases/{fingerprint(shared_settings(config, cross_encoder=True))[:12]}"
     if config.objectives.hard_learning is None:
         return None
-    plain = config.model_dump(mode="json")
+    plain = plain_settings(config)
     used = {key: plain[key] for key in ("data", "model", "seed", "train", "optim", "predict")} | {
         "span": plain["objectives"]["span"]
     }

@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from raydist.errors import InputError
+from raydist.errors import Failure, InputError
 
 FETCH_BYTES = 16 << 20  # of a remote file in one request
 
 
-class StorageError(RuntimeError):
+class StorageError(Failure):
     """Writing failed: the disk is full, or the store refuses. What was whole before still is."""
 
 

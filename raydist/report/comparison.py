@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
+from raydist.config.compare import changed_settings
+from raydist.config.load import flat_values
+from raydist.config.roles import changes_scores
 from raydist.reader.metrics import Score, adversarial_scores
 from raydist.records import RANKED_SCHEMA
 from raydist.report.markup import Html, el, is_number, join, swatch, table, took
@@ -28,7 +31,7 @@ from raydist.report.parts import (
     with_interval,
 )
 from raydist.report.plots import dot_plot
-from raydist.report.published import published
+from raydist.report.published.reader import published
 from raydist.report.runs import Run
 from raydist.report.sections import notices
 from raydist.statistics import Comparison, paired_bootstrap
@@ -36,13 +39,6 @@ from raydist.statistics import Comparison, paired_bootstrap
 SAMPLES = 2000  # of the paired bootstrap
 DISAGREEMENTS = 10  # of each kind and test set
 WHO_IS_RIGHT = ((True, True), (True, False), (False, True), (False, False))  # first run, other run
-NO_RESULT = ("name", "storage", "cluster", "track")  # settings and sections that change no score
-NOT_A_READERS = ("corpus", "index", "mining", "retriever", "cross_encoder")
-
-
-def without_result(task: object) -> tuple[str, ...]:
-    """The settings and sections of a config that change no score of such a task."""
-    return NO_RESULT + (NOT_A_READERS if task == "reader" else ())
 
 
 def overview(runs: Sequence[Run]) -> Html:
@@ -141,14 +137,23 @@ class Group(NamedTuple):
 
 def seed_groups(runs: Sequence[Run]) -> list[Group]:
     """The runs by all settings that change a result, but for the seed; in the order of their first runs."""
-    by_settings: dict[str, list[Run]] = {}
-    for place, run in enumerate(runs):
-        left_out = (*without_result(run.setting("task")), "seed")
-        kept = {key: value for key, value in run.config.items() if key not in left_out}
-        by_settings.setdefault(json.dumps(flatten(kept), sort_keys=True) if run.config else str(place), []).append(run)
-    names = [group_name([run.name for run in group]) for group in by_settings.values()]
-    groups = zip(names, by_settings.values())
+    by_settings: list[tuple[dict[str, Any], list[Run]]] = []
+    for run in runs:
+        own = {name: value for name, value in result_settings(run).items() if name != "seed"}
+        group = next((group for first, group in by_settings if first and own and not changed_settings(first, own)), None)
+        if group is None:
+            by_settings.append((own, [run]))
+        else:
+            group.append(run)
+    names = [group_name([run.name for run in group]) for _, group in by_settings]
+    groups = zip(names, (group for _, group in by_settings))
     return [Group(name if names.count(name) == 1 else ", ".join(run.name for run in runs), runs) for name, runs in groups]
+
+
+def result_settings(run: Run) -> dict[str, Any]:
+    """The run's settings that may change a score of its task."""
+    task = run.setting("task")
+    return {name: value for name, value in flat_values(run.config).items() if changes_scores(name, task)}
 
 
 def group_name(names: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ class Run:
     metrics: dict[str, Any] = field(default_factory=dict)
     steps: list[dict[str, Any]] = field(default_factory=list)  # by step; of a step logged twice the later values
     last_step_at: datetime | None = None
-    stages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stages: list[dict[str, Any]] = field(default_factory=list)  # each with its title
     rejected: pa.Table | None = None
     evaluations: dict[str, pa.Table] = field(default_factory=dict)
     traces: dict[str, dict[str, Any]] = field(default_factory=dict)  # trace/*.json by name
@@ -79,6 +79,10 @@ class Run:
             if dot and test_set not in ("train", "retrieval"):
                 by_set[test_set][measure] = value
         return dict(by_set)
+
+    def rows_of(self, title: str) -> Any:
+        """How many rows a stage has; None where the run has no such stage."""
+        return next((stage.get("rows") for stage in self.stages if stage["title"] == title), None)
 
     def setting(self, *keys: str) -> Any:
         """A value of the config, or None where a part of the way is missing."""
@@ -157,7 +161,7 @@ def _read_metrics(run: Run, file: Path) -> None:
 
 def _read_stages(run: Run, file: Path) -> None:
     stages = _mapping(json.loads(file.read_text(encoding="utf-8")))
-    run.stages = {name: stage for name, stage in stages.items() if isinstance(stage, dict)}
+    run.stages = [{"title": name} | stage for name, stage in stages.items() if isinstance(stage, dict)]
 
 
 def _read_steps(run: Run, file: Path) -> None:

@@ -28,8 +28,8 @@ from raydist.report.parts import (
     with_interval,
 )
 from raydist.report.plots import line_plot
-from raydist.report.published import published
-from raydist.report.published_retrieval import published_retrieval
+from raydist.report.published.reader import published
+from raydist.report.published.retrieval import published_retrieval
 from raydist.report.runs import Run
 
 TILES = ("addsent_f1", "f1", "em")  # the first of them is the large one
@@ -218,10 +218,10 @@ def stages(run: Run) -> Html | None:
     if not run.stages:
         return None
     rows = []
-    for name, stage in run.stages.items():
+    for stage in run.stages:
         how = "ready from before" if stage.get("reused") else "made in this run"
         time = el("span", took(stage.get("seconds")), class_="n")
-        rows.append([name, stage.get("rows"), time, how, el("code", stage.get("folder"))])
+        rows.append([stage["title"], stage.get("rows"), time, how, el("code", stage.get("folder"))])
     return table(["Stage", "Rows", "Time", "", "Folder"], rows)
 
 

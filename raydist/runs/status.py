@@ -12,7 +12,7 @@ from raydist.errors import InputError
 from raydist.files.stage import read_manifest
 from raydist.files.storage import Storage
 from raydist.runs.stages import StageUse, read_stages
-from raydist.sweep.plan import Ledger, is_finished
+from raydist.sweep.ledger import Ledger, is_finished
 from raydist.terminal import duration
 
 

@@ -19,6 +19,10 @@ from raydist.training.trackers import Tracker
 Show = Callable[..., None]  # sets a gauge: (name, value, **tags)
 
 
+def show_nothing(name: str, value: float, /, **tags: str) -> None:
+    """Nobody watches. One of the tags is called `value`."""
+
+
 def _step_of(line: str) -> float:
     """The step of a line of metrics.jsonl; one that was torn when the run was stopped belongs to none."""
     try:
@@ -42,7 +46,7 @@ class RunLog:
         batch_size: int,
         trackers: Sequence[Tracker] = (),
         warnings: Sequence[str] = (),
-        show: Show = lambda name, value, **tags: None,
+        show: Show = show_nothing,
     ) -> None:
         """`state` is what training goes on from: a checkpoint's."""
         step = state.step

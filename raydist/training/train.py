@@ -20,7 +20,7 @@ from torch import nn
 
 from raydist.config import Config, OptimConfig, TrainConfig
 from raydist.cores import use_cores
-from raydist.errors import InputError
+from raydist.errors import InputError, TrainingFailed
 from raydist.files.storage import Storage, has_model, writing_to
 from raydist.objectives.base import world_size
 from raydist.training.checkpoints import (
@@ -30,7 +30,7 @@ from raydist.training.checkpoints import (
     restore,
     write_checkpoint,
 )
-from raydist.training.log import RunLog, Show, Watch
+from raydist.training.log import RunLog, Show, Watch, show_nothing
 from raydist.training.loop import NonFiniteLoss, TrainBatch, TrainRows, seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.plan import num_steps
@@ -39,10 +39,6 @@ from raydist.training.trackers import open_trackers
 from raydist.training.trainable import Evaluation, Trainable, TrainingSets, name_questions, open_trainable
 
 NOTICE_S = 2.0  # between questions whether a node is to be taken away; each is a short wait for all ranks
-
-
-class TrainingFailed(RuntimeError):
-    """Training stopped for a reason that trying again would not mend."""
 
 
 class Host(Protocol):
@@ -159,7 +155,7 @@ class Training:
     export: Callable[[nn.Module, Path], None] | None = None  # the model in its own layout
     config: Config | None = None  # for trackers
     warnings: Sequence[str] = ()
-    show: Show = lambda name, value, **tags: None
+    show: Show = show_nothing
     began: float = field(default_factory=time.time)  # when its command did
 
     def __post_init__(self) -> None:
@@ -416,6 +412,6 @@ def fit_here(config: Config, run: Storage, sets: TrainingSets) -> dict[str, Any]
     if not config.cluster.gpus_per_worker:
         use_cores(config.cluster.threads_per_worker or os.cpu_count() or 1)
     with Watch(run):
-        train_run(config, run, sets, Alone(run, config.train.keep_checkpoints), show=lambda *_, **__: None, began=began)
+        train_run(config, run, sets, Alone(run, config.train.keep_checkpoints), show=show_nothing, began=began)
     raise_failure(run)
     return run.read_json("fitted.json")

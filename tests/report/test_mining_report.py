@@ -14,7 +14,8 @@ from raydist.records import MINED_EXAMPLE_SCHEMA, RANKED_SCHEMA, SCORED_SCHEMA
 from raydist.report.comparison import retrieval as compared_retrieval
 from raydist.report.html import write_report
 from raydist.report.mining import METHODS, cross_encoder, mined_pairs, retrieval
-from raydist.report.published_retrieval import SETS, differences, known_set, published_retrieval
+from raydist.report.published.retrieval import differences, known_set, published_retrieval
+from raydist.report.published.tables import mining_paper
 from raydist.report.runs import load_run
 from raydist.report.sections import SECTIONS
 from raydist.retrieval.cross_encoder import classification_scores, expected_calibration_error, reliability_bins, sigmoid
@@ -246,7 +247,7 @@ def test_our_retrieval_stands_beside_the_published_numbers(tmp_path):
 
 def test_the_shipped_paper_config_has_the_published_settings(tmp_path):
     run = load_run(scored_run(tmp_path / "r"))
-    found = [plain(str(what)).strip() for what, *_ in differences(run, "squad", SETS["squad"])]
+    found = [plain(str(what)).strip() for what, *_ in differences(run, "squad", mining_paper().sets["squad"])]
     assert found == ["Sentences of squad", "mining.encoder"]  # five thousand here; USE-QA is no model of transformers
     assert "No setting" not in plain(published_retrieval(run))
 

@@ -6,7 +6,6 @@ from typing import get_args
 import pytest
 from transformers import AutoTokenizer
 
-from raydist.cluster.pipeline import RETRIEVER_LOSS
 from raydist.config import (
     AnswerContrastConfig,
     Config,
@@ -17,6 +16,7 @@ from raydist.config import (
     SpanConfig,
     override,
 )
+from raydist.config.roles import settings_of_weights
 from raydist.files.stage import encode_table
 from raydist.models.loading import model_folder
 from raydist.objectives.answer_contrast import NEGATIVES, SELECTORS, AnswerContrast
@@ -91,7 +91,8 @@ def test_a_penalty_at_the_embeddings_takes_eager_attention_and_says_so(attention
 
 
 def test_all_that_a_retrievers_loss_depends_on_makes_another_run():
-    assert set(inspect.signature(Ranking).parameters) <= set(RETRIEVER_LOSS)
+    known = settings_of_weights(Config(task="retriever"))
+    assert {f"retriever.{name}" for name in inspect.signature(Ranking).parameters} <= known.keys()
 
 
 @pytest.mark.parametrize(

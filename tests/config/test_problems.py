@@ -1,37 +1,10 @@
+"""Problems of a config, one line each."""
+
 import pytest
 
-from raydist.config import (
-    EXAMPLE_COLUMNS,
-    Config,
-    ConfigError,
-    find_config,
-    flatten,
-    load_config,
-    override,
-    shipped_configs,
-    to_yaml,
-)
+from raydist.config import Config, ConfigError, load_config, override
 
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name: str, text: str) -> str:
-        (tmp_path / name).write_text(text)
-        return str(tmp_path / name)
-
-    return write
-
-
-def test_command_line_beats_file_beats_what_it_extends_beats_default(write):
-    write("base.yaml", "optim: {lr: 1.0e-3, weight_decay: 0.5}\ntrain: {epochs: 7}\n")
-    child = write("child.yaml", "extends: base.yaml\noptim: {lr: 2.0e-3}\n")
-    loaded = load_config(child, ["train.batch_size=8"])
-    optim, train = loaded.config.optim, loaded.config.train
-    assert (optim.lr, optim.weight_decay, train.epochs, train.batch_size, optim.clip_norm) == (2e-3, 0.5, 7, 8, 1.0)
-    assert loaded.origins["optim.lr"].endswith("child.yaml")
-    assert loaded.origins["optim.weight_decay"].endswith("base.yaml")
-    assert loaded.origins["train.batch_size"] == "command line"
-    assert "optim.clip_norm" not in loaded.origins
+TABLES = "corpus: {train: {files: [a, b, c], format: tables, columns: %s}}\n"
 
 
 def test_all_problems_are_reported_at_once_with_the_nearest_key(write):
@@ -44,9 +17,6 @@ def test_all_problems_are_reported_at_once_with_the_nearest_key(write):
     assert "optim.lr: should be greater than 0, got -1" in message
     assert "train.batch_size: should be a valid integer" in message
     assert "lr: unknown key; did you mean optim.lr?" in message
-
-
-TABLES = "corpus: {train: {files: [a, b, c], format: tables, columns: %s}}\n"
 
 
 @pytest.mark.parametrize(
@@ -198,46 +168,6 @@ def test_of_alternatives_the_one_is_told_whose_shape_the_value_has(write, overri
     assert str(error.value).splitlines()[1:] == [f"  {said}"]
 
 
-def test_rows_of_other_workers_are_rivals_where_they_are_gathered(write):
-    text = "objectives: {answer_contrast: {negatives: in_batch}}\ntrain: {batch_size: 4}\ncluster: {workers: 4}\n"
-    assert load_config(write("a.yaml", text)).config.objectives.answer_contrast.gather
-
-
-@pytest.mark.parametrize("settings", ["align: cos", "lambda2: 0", "perturber: gaussian"])
-def test_an_attention_without_second_derivative_is_fine_where_no_critic_asks_for_one(write, settings):
-    text = f"objectives: {{pfa: {{penalty_at: embedding, {settings}}}}}\nmodel: {{attention: sdpa}}\n"
-    assert not load_config(write("a.yaml", text)).config.objectives.pfa.has_critic
-
-
-def test_what_a_config_knows_of_readers_and_sample_is_theirs():
-    from raydist.corpus.readers import COLUMNS
-    from raydist.sample.write import MIN_CORPUS
-
-    assert EXAMPLE_COLUMNS == COLUMNS
-    assert override(Config(), {"data.sample.size": MIN_CORPUS}).data.sample.size == MIN_CORPUS
-    with pytest.raises(ConfigError, match=f"{MIN_CORPUS}, got {MIN_CORPUS - 1}"):
-        override(Config(), {"data.sample.size": MIN_CORPUS - 1})
-
-
-def test_lists_are_as_deep_as_the_names_of_their_metrics_say():
-    from raydist.retrieval.metrics import score_run
-
-    metrics = score_run({}, {"a question": {"a sentence": 1}}).values
-    deepest = max(int(name.partition("@")[2]) for name in metrics)
-    assert override(Config(), {"retriever.search_depth": deepest}).retriever.search_depth == deepest
-    said = rf"retriever\.search_depth: MRR@{deepest} and recall@{deepest} are of .* give {deepest} or more, got {deepest - 1}"
-    with pytest.raises(ConfigError, match=said):
-        override(Config(), {"retriever.search_depth": deepest - 1})
-
-
-def test_a_text_with_a_colon_is_a_text_in_an_override_and_a_mapping_is_in_braces():
-    config = load_config("retriever", ["retriever.question_prefix=query: ", "corpus.test={mine: {files: a}}"]).config
-    assert config.retriever.question_prefix == "query: "
-    assert config.corpus.test["mine"].files == ["a"]
-    with pytest.raises(ConfigError, match=r"corpus\.test: .* got 'mine: a'"):
-        load_config("retriever", ["corpus.test=mine: a"])
-
-
 def test_a_key_in_the_wrong_section_is_found_where_it_belongs(write):
     for text, near in (("train: {lr: 1}\n", "optim.lr"), ("train: {batchsize: 1}\n", "train.batch_size")):
         with pytest.raises(ConfigError, match=f"unknown key; did you mean {near}"):
@@ -258,32 +188,6 @@ def test_the_nearest_key_of_a_test_set_is_one_of_its_own(write, key, near):
     with pytest.raises(ConfigError) as error:
         load_config(config, [f"{key}=a"])
     assert f"{key}: unknown key; did you mean {near}?" in str(error.value)
-
-
-def test_extends_with_nothing_behind_it_is_as_if_left_out(write):
-    assert load_config(write("a.yaml", "extends:\noptim: {lr: 1}\n")).config == override(Config(), {"optim.lr": 1})
-
-
-def test_columns_are_of_all_tables_or_of_each(write):
-    for columns, corpus, questions in (
-        ("{}", {}, {}),
-        ("{text: body, question_id: q}", *[{"text": "body", "question_id": "q"}] * 2),
-        ("{corpus: {text: body}, questions: {text: q}}", {"text": "body"}, {"text": "q"}),
-    ):
-        config = load_config(write("a.yaml", TABLES % columns)).config
-        source = config.corpus.train
-        assert (source.columns_of("corpus"), source.columns_of("questions")) == (corpus, questions)
-        assert Config.model_validate(config.model_dump(mode="json")) == config
-    assert source.columns_of("gold") == {}
-
-
-def test_yaml_reads_3e_5_as_text_and_the_field_mends_it(write):
-    assert load_config(write("a.yaml", "optim: {lr: 3e-5}\n")).config.optim.lr == 3e-5
-
-
-def test_an_override_may_change_one_key_of_a_source_given_as_plain_files(write):
-    source = load_config(write("a.yaml", "data: {dev: [a.json, b.json]}\n"), ["data.dev.language=de"]).config.data.dev
-    assert (source.files, source.language) == (["a.json", "b.json"], "de")
 
 
 def test_an_override_inside_a_plain_value_is_told_with_the_other_problems(write):
@@ -308,79 +212,3 @@ def test_a_section_that_is_a_plain_value_is_told(write):
             load_config(write("a.yaml", text), [f"{key}=1"])
         assert f"  {section}: should be a valid dictionary" in str(error.value)
         assert f"{key}: {section} is {seen}, which has no keys" in str(error.value)
-
-
-def test_an_override_may_fill_a_section_that_is_null(write):
-    assert load_config(
-        write("a.yaml", "objectives: {infomax: null}\n"), ["objectives.infomax.beta=1"]
-    ).config.objectives.infomax
-
-
-def test_workers_may_be_a_range_and_stay_one(write):
-    config = load_config(write("a.yaml", "cluster: {workers: [1, 2]}\n")).config
-    assert config.cluster.workers == (1, 2)
-    assert Config.model_validate(config.model_dump(mode="json")) == config
-
-
-def test_the_saved_config_runs_again_as_it_is(write):
-    config = load_config("quickstart", ["optim.lr=5e-4"]).config
-    assert load_config(write("again.yaml", to_yaml(config))).config == config
-
-
-def test_the_saved_config_of_a_retriever_runs_again_as_it_is(write):
-    config = load_config(write("plain.yaml", "task: retriever\n")).config
-    assert load_config(write("again.yaml", to_yaml(config))).config == config
-
-
-def test_override_changes_dotted_keys_and_checks_them():
-    config = override(Config(), {"optim.lr": 1e-4, "train.epochs": 3})
-    assert (config.optim.lr, config.train.epochs) == (1e-4, 3)
-    with pytest.raises(ConfigError, match=r"optim\.lr"):
-        override(config, {"optim.lr": 0})
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "search"),
-    [
-        ("flat", {}, {}),
-        ("ivf", {"nlist": 64}, {"nprobe": 8}),
-        ("hnsw", {"hnsw_m": 16, "ef_construction": 99}, {"ef_search": 77}),
-        ("pq", {"nlist": 64, "pq_m": 12, "pq_bits": 6}, {"nprobe": 8}),
-    ],
-)
-def test_a_dense_index_gets_the_parameters_of_its_kind_alone(kind, settings, search):
-    """So a parameter of another kind makes no other index: it would be built anew for nothing."""
-    from raydist.retrieval.dense import DenseSearch, DenseSettings
-
-    sections = {"ivf": {"nlist": 64, "nprobe": 8}, "hnsw": {"m": 16, "ef_construction": 99, "ef_search": 77}}
-    index = override(Config(), {"index": {"dense": kind, **sections, "pq": {"m": 12, "bits": 6}}}).index
-    assert index.dense_settings() == {"kind": kind, **settings}
-    assert index.dense_search() == search
-    assert DenseSettings(**index.dense_settings()).kind == kind
-    assert DenseSearch(**index.dense_search())
-
-
-def test_without_a_word_the_parameters_of_config_and_index_are_the_same():
-    from raydist.retrieval.dense import DenseSearch, DenseSettings
-
-    for kind in ("flat", "ivf", "hnsw", "pq"):
-        index = override(Config(), {"index.dense": kind}).index
-        assert DenseSettings(**index.dense_settings()) == DenseSettings(kind)
-        assert DenseSearch(**index.dense_search()) == DenseSearch()
-
-
-@pytest.mark.parametrize("path", sorted(shipped_configs().rglob("*.yaml")), ids=lambda path: path.stem)
-def test_every_shipped_config_is_valid(path):
-    if "cluster" not in path.parts:
-        assert flatten(load_config(str(path)).config)
-
-
-def test_a_config_is_found_by_its_name_and_a_wrong_name_is_helped():
-    assert find_config("quickstart").name == "quickstart.yaml"
-    assert find_config("configs/quickstart.yaml").name == "quickstart.yaml"
-    with pytest.raises(ConfigError, match="did you mean quickstart"):
-        find_config("quikstart")
-    with pytest.raises(ConfigError, match="ship with raydist"):
-        find_config("zzz")
-    with pytest.raises(ConfigError, match="no such config"):
-        find_config("../pyproject")
