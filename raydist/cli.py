@@ -173,6 +173,45 @@ def search(
 
 
 @app.command()
+def ask(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A reader's run, its model's folder, or a Hugging Face name.")],
+    question: Annotated[str, typer.Argument(help="What to ask.")],
+    passage: Annotated[str, typer.Option(metavar="FILE", help="The text to read, of any length; -: standard input.")],
+    n_best: Annotated[int, typer.Option(metavar="K", help="How many answers.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with scores.")] = False,
+) -> None:
+    """What a passage answers to a question: rank, probability, first and last character, text.
+
+    Example: raydist ask runs/quickstart "When was the bridge built?" --passage bridge.txt --n-best 3
+    """
+    from raydist.reader.answers import Reader
+
+    text = read_text(passage)
+    answer = Reader.load(run).ask(question, text, n_best=n_best)
+    if as_json:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(answer), ensure_ascii=False, indent=1))
+        return
+    if not answer.answered:
+        print(f"the passage does not seem to say (p {answer.null_probability:.4f}); its best spans:")
+    for rank, span in enumerate(answer.nbest, 1):
+        print(f"{rank:3}  {span.probability:6.4f}  {span.start}-{span.end}  {span.text}")
+
+
+def read_text(name: str) -> str:
+    """A text file; - is standard input."""
+    try:
+        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is not UTF-8 text (byte {error.start}); convert it first, for example with iconv") from None
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror or error}") from None
+
+
+@app.command()
 def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, verbose: Verbose = False) -> None:
     """Trials of a config over its section `sweep`, ranked. Interrupted, the same command goes on where it stopped.
 
@@ -182,12 +221,13 @@ def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
     from raydist.sweep.plan import plan_sweep
 
     loaded = load_config(config, overrides or ())
-    plan_sweep(loaded.config)  # what is wrong is told before Ray is loaded
+    plan_sweep(loaded.config)  # what is wrong is said before Ray is loaded
 
-    from raydist.cluster.sweep import run_sweep, sweep_cluster
+    from raydist.cluster.trials import RayTrials, sweep_cluster
+    from raydist.sweep.driver import run_sweep
 
     with sweep_cluster(loaded.config, verbose=verbose) as cluster:
-        run_sweep(loaded.config, cluster, fresh=fresh)
+        run_sweep(loaded.config, RayTrials(cluster), fresh=fresh)
 
 
 @app.command()
@@ -380,9 +420,9 @@ def config_show(
 ) -> None:
     """Every value, and where it came from.
 
-    Examples: raydist config show quickstart optim.lr=2e-5
+    Example: raydist config show quickstart optim.lr=2e-5
 
-    raydist config show quickstart optim data.max_length
+    Example: raydist config show quickstart optim data.max_length
     """
     from raydist.config import flatten, load_config
     from raydist.config.keys import known_key
@@ -390,7 +430,7 @@ def config_show(
     wanted = [known_key(word).name for word in words or () if "=" not in word]
     loaded = load_config(config, [word for word in words or () if "=" in word])
     for key, value in flatten(loaded.config).items():
-        if wanted and not any(f"{key}.".startswith(f"{name}.") for name in wanted):
+        if wanted and not any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for name in wanted):
             continue
         plain = key.removesuffix(".files")  # `dev: a.json` sets dev.files alone; what else a source has are defaults
         origin = loaded.origins.get(key) or loaded.origins.get(plain, "default")
@@ -406,9 +446,9 @@ def config_explain(
 ) -> None:
     """What a key is: its default, its values, its unit, and what it affects (nothing, rows, weights or scores).
 
-    Examples: raydist config explain optim.lr
+    Example: raydist config explain optim.lr
 
-    raydist config explain objectives.infomax data.test.NAME.files
+    Example: raydist config explain objectives.infomax data.test.NAME.files
     """
     from raydist.config.explain import explain_key
 
