@@ -11,7 +11,7 @@ from typing import Any
 
 from raydist.errors import InputError
 from raydist.files.storage import Storage
-from raydist.models.builtin import minilm_folder, tiny_folder
+from raydist.models.builtin import minilm_folder, new_minilm_folder, tiny_folder
 
 # read once, when huggingface_hub is imported, by transformers at the latest
 os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "5")
