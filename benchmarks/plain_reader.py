@@ -24,7 +24,7 @@ from transformers.utils import logging
 from raydist.cores import use_cores
 from raydist.corpus.readers import plan_splits, read_split
 from raydist.draws import draw_questions
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.reader.metrics import aggregate, score_predictions
 from raydist.statistics import adversarial_scores
 

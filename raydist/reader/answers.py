@@ -20,7 +20,7 @@ import yaml
 from raydist.config import Config, DataConfig, PredictConfig
 from raydist.errors import InputError
 from raydist.files.storage import Storage
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.records import Example, examples_table
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from raydist.corpus.passages import open_additions
 from raydist.errors import InputError
 from raydist.files.stage import Made, encode_table
 from raydist.files.storage import folder_digest, has_model
-from raydist.models.loading import TOWERS, tower_folder
+from raydist.models.folders import TOWERS, tower_folder
 from raydist.models.located import Location, Model, NamedModel, StoredModel, tokenizer_digest
 from raydist.records import rejected_table
 from raydist.retrieval import bm25, dense, searcher

@@ -22,7 +22,7 @@ from raydist.corpus.sentences import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.files.shards import new_folder, put_in_force
 from raydist.files.storage import folder_digest
-from raydist.models.loading import open_model
+from raydist.models.folders import open_model
 
 if TYPE_CHECKING:
     from raydist.retrieval.encode import TextEncoder

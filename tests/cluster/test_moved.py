@@ -6,7 +6,7 @@ from raydist.cluster.pipeline import Run
 
 from raydist.cluster import pipeline, retrieval
 from raydist.config import load_config
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.sweep.driver import Sweep
 
 

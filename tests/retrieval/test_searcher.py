@@ -11,7 +11,7 @@ from raydist.corpus.passages import PASSAGE_SCHEMA, cut_passages, open_additions
 from raydist.corpus.sentences import build_sentence_table
 from raydist.errors import InputError
 from raydist.files.storage import folder_digest
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.retrieval import bm25
 from raydist.retrieval import dense as dense
 from raydist.retrieval.encode import ENCODE_ROWS, TextEncoder
