@@ -215,47 +215,26 @@ def test_steps_since_a_checkpoint_may_be_lost_and_nothing_older(tmp_path):
 
 def test_a_poisoned_model_has_no_loss_at_its_step_and_one_before(tmp_path):
     """The plain loop, on windows of the sample, up to the step."""
-    from dataclasses import asdict
-
-    import pyarrow as pa
     import torch
-    from raydist.reader.parts import example_part_maker, window_part_maker
 
     from raydist.config import load_config
-    from raydist.corpus.readers import plan_splits
-    from raydist.files.stage import encode_table
+    from raydist.here import Here
     from raydist.models.folders import model_folder
-    from raydist.reader.rows import WindowRows
-    from raydist.sample.write import write_sample
+    from raydist.reader.prepare import prepare
+    from raydist.runs.run import Run
     from raydist.training.loop import NonFiniteLoss, train_step, training_steps
     from raydist.training.optim import build_optimizer, build_schedule
     from raydist.training.tasks import build_reader_task
+    from raydist.training.trainable import open_windows
 
-    write_sample(tmp_path / "world", 400, 0)
-    (split,) = plan_splits([str(tmp_path / "world/en/train.json")])
-    examples = example_part_maker(row_group=100)(asdict(split) | {"path": {"folder": "", "name": split.path}})["part"].slice(
-        0, 100
-    )
-    (tmp_path / "examples.parquet").write_bytes(encode_table(examples, "parquet", {}))
-    config = load_config("debug_reader").config
-    lengths = {
-        key: getattr(config.data, key) for key in ("max_length", "max_question_length", "doc_stride", "no_answer_windows")
-    }
-    spec = {"folder": str(tmp_path), "part": "examples.parquet", "row_group": 0, "choice": None, "lengths": lengths}
-    made = window_part_maker(model="builtin:tiny", revision=None)(spec | {"train": True})
-    windows = tmp_path / "stages/windows-12"
-    windows.mkdir(parents=True)
-    assert isinstance(made["part"], pa.Table)
-    (windows / "part-00000.arrow").write_bytes(encode_table(made["part"], "arrow", made["info"]))
-    run = tmp_path / "debug_reader"
-    run.mkdir()
-    (run / "config.yaml").write_text("seed: 0\ntrain: {batch_size: 10, accumulate: 1}\n")
-    (run / "stages.json").write_text('{"windows of train": {"folder": "stages/windows-12"}}')
+    settings = ["train.batch_size=10", "train.accumulate=1", "data.train.questions=100", "data.dev=null", "data.test=null"]
+    config = load_config("debug_reader", [f"storage={tmp_path}", f"name={chaos.READER[0]}", *settings]).config
+    with Run(config, Here()) as run:
+        rows = open_windows(prepare(run, ["train"])["train"])
 
     tokens = chaos.tokens_of_steps(tmp_path, 6)
     assert len(tokens) == 6
     chaos.poison(model_folder("builtin:tiny"), tmp_path / "poisoned", chaos.new_token(tokens, 4))
-    rows = WindowRows([windows / "part-00000.arrow"])
     torch.set_num_threads(1)
     task = build_reader_task(config, tmp_path / "poisoned").train()
     optimizer = build_optimizer(task, config.optim)
