@@ -16,8 +16,11 @@ from raydist.draws import Choice, draw_questions
 from raydist.errors import InputError
 from raydist.files.stage import Made
 from raydist.files.storage import Place, file_digest, read_parquet
+from raydist.models.encoders import longest_input
+from raydist.models.loading import open_config
 from raydist.models.located import Model, NamedModel, tokenizer_digest
 from raydist.reader.metrics import normaliser
+from raydist.reader.model import check_reader
 from raydist.reader.stages import Examples, HubExamples, Reading, SourceFile, Windows, WindowSet
 from raydist.records import ReadCounts
 from raydist.runs.locate import locate
@@ -181,9 +184,6 @@ def make_windows(run: Run, examples: Mapping[str, Made]) -> dict[str, WindowSet]
 
 def check_model(run: Run) -> None:
     """It must be there, have a span head (those that are built in have), and positions for a window."""
-    from raydist.models.encoders import longest_input
-    from raydist.models.loading import open_config
-    from raydist.reader.model import check_reader
 
     if not run.config.model.name.startswith("builtin:"):
         check_reader(run.model_folder)

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raydist.cores import use_cores
 from raydist.corpus.passages import (
     PASSAGE_SCHEMA,
     SENTENCE_SCHEMA,
@@ -37,9 +38,11 @@ from raydist.files.storage import Place, Storage, read_between, read_parquet, re
 from raydist.models.folders import tower_folder
 from raydist.models.located import Model
 from raydist.records import name_rejected, rejected_table
+from raydist.retrieval import bm25, dense
 from raydist.retrieval.bm25 import Formula, WordRules
 from raydist.retrieval.candidates import hit_table
-from raydist.retrieval.dense import FAISS_FILE, DenseSearch, DenseSettings
+from raydist.retrieval.dense import FAISS_FILE, DenseIndex, DenseSearch, DenseSettings
+from raydist.retrieval.encode import TextEncoder
 
 if TYPE_CHECKING:
     from raydist.retrieval.encode import TextEncoder
@@ -348,8 +351,6 @@ class Encoder:
 
     def open(self, text: str, threads: int) -> TextEncoder:
         """Its tower for a "question" or an "answer"."""
-        from raydist.cores import use_cores
-        from raydist.retrieval.encode import TextEncoder
 
         use_cores(threads, keep_all=False)
         return TextEncoder(
@@ -428,18 +429,16 @@ class Bm25Shards(IndexStage):
         return lambda number: number
 
     def store(self, made: int, number: int, folder: Storage) -> Part:
-        from raydist.retrieval.bm25 import build_shard
 
         rules = WordRules(self.min_chars, frozenset(self.stop_words), self.stemmer)
         table, rows = open_sentences(self.sentences.folder), self.shard(number)
         ids, texts = table.ids(rows).to_pylist(), table.texts(rows).to_pylist()
-        build_into(folder, shard_name(number), lambda target: build_shard(target, ids, texts, rules))
+        build_into(folder, shard_name(number), lambda target: bm25.build_shard(target, ids, texts, rules))
         return Part(pa.table({"rows": [len(rows)]}))
 
     def publish(self, folder: Path, shards: list[str]) -> None:
-        from raydist.retrieval.bm25 import publish_index
 
-        publish_index(folder, shards)
+        bm25.publish_index(folder, shards)
 
 
 @dataclass(frozen=True)
@@ -466,17 +465,15 @@ class Vectors(IndexStage):
         return encode
 
     def store(self, vectors: np.ndarray, number: int, folder: Storage) -> Part:
-        from raydist.retrieval.dense import build_shard
 
         rows, settings = self.shard(number), DenseSettings(**self.settings)
         ids = open_sentences(self.sentences.folder).ids(rows).to_pylist()
-        build_into(folder, shard_name(number), lambda target: build_shard(target, ids, vectors, settings))
+        build_into(folder, shard_name(number), lambda target: dense.build_shard(target, ids, vectors, settings))
         return Part(pa.table({"rows": [len(rows)]}))
 
     def publish(self, folder: Path, shards: list[str]) -> None:
-        from raydist.retrieval.dense import publish_index
 
-        publish_index(folder, shards, self.encoder.facts)
+        dense.publish_index(folder, shards, self.encoder.facts)
 
 
 def open_tower(encoder: Encoder, text: str, threads: int) -> TextEncoder:
@@ -503,11 +500,10 @@ class Bm25Hits(BlockStage):
         return super().identity | {"formula": asdict(self.formula)}
 
     def open(self, worker: Worker) -> Callable[[int], Part]:
-        from raydist.retrieval.bm25 import Index
 
         if self.deeper:
             return lambda number: Part(top_hits(self.deeper, number, self.k))
-        index = Index.open(self.index.folder.local_copy(""), formula=self.formula)
+        index = bm25.Index.open(self.index.folder.local_copy(""), formula=self.formula)
 
         def make(number: int) -> Part:
             questions = self.corpus.questions(number)
@@ -535,7 +531,6 @@ class DenseHits(BlockStage):
         return top_hits(self.deeper, number, self.k) if self.deeper else self.corpus.questions(number)
 
     def open(self, worker: Worker) -> Callable[[pa.Table], Part]:
-        from raydist.retrieval.dense import DenseIndex
 
         if self.deeper:
             return Part

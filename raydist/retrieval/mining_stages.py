@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raydist.cores import use_cores
 from raydist.corpus.passages import duplicate_keys
 from raydist.corpus.sentences import SentenceTable
 from raydist.draws import text_hashes
@@ -26,6 +27,8 @@ from raydist.retrieval.corpus_stages import VERSION, BlockStage, Corpus, Encoder
 from raydist.retrieval.cross_encoder import sigmoid
 from raydist.retrieval.dense import DenseIndex
 from raydist.retrieval.negatives import draw_negatives
+from raydist.retrieval.rows import Negative, tokenize_cross_pairs, tokenize_pairs
+from raydist.retrieval.scoring import CrossScorer
 from raydist.retrieval.silver import select_silver, training_pairs, with_texts
 
 # --- pairs -----------------------------------------------------------------------------------------------------------
@@ -157,8 +160,6 @@ class PairScores(BlockStage):
 
 def open_cross_encoder(used: CrossEncoderModel, threads: int) -> Callable[..., np.ndarray]:
     """Its `CrossScorer.score`."""
-    from raydist.cores import use_cores
-    from raydist.retrieval.scoring import CrossScorer
 
     use_cores(threads, keep_all=False)
     return CrossScorer(
@@ -313,8 +314,6 @@ class CrossTrainingRows(BlockStage):
     def open(self, worker: Worker) -> Callable[[int], Part]:
         from transformers import AutoTokenizer
 
-        from raydist.retrieval.rows import tokenize_cross_pairs
-
         tokenizer = AutoTokenizer.from_pretrained(self.tokenizer.folder())
 
         def make(number: int) -> Part:
@@ -372,8 +371,6 @@ class DualTrainingRows(BlockStage):
     def open(self, worker: Worker) -> Callable[[int], Part]:
         from transformers import AutoTokenizer
 
-        from raydist.retrieval.rows import tokenize_pairs
-
         tokenizer = AutoTokenizer.from_pretrained(tower_folder(self.tokenizer.folder(), "query"))
         repeated = repeated_positives(self.corpus, self.silver if self.weighting != "gold" else None)
 
@@ -417,7 +414,6 @@ class DualTrainingRows(BlockStage):
         return with_texts(pairs, questions, table)
 
     def _negatives(self, pairs: pa.Table, table: SentenceTable) -> list[list]:
-        from raydist.retrieval.rows import Negative
 
         def of_pair(ids: list[str], logits: list[float]) -> list[Negative]:
             rows = table.rows_of(ids, "the negative")
