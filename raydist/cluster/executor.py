@@ -163,10 +163,12 @@ def store_parts(batch: Mapping[str, np.ndarray], work: Work) -> dict[str, list]:
 
 def _outcome(step: Any, row: int, work: Work, *given: Any) -> bytes:
     """What a step returns, pickled; None where the stage was stopped. A user's problem comes back as a value: raised, it would
-    be wrapped, and lose its kind."""
+    be wrapped, and lose its kind. (By cloudpickle: what a stage of a notebook is made of can be imported nowhere.)"""
+    from ray import cloudpickle
+
     try:
         stopped = work.part(row)[1].folder.exists(STOP)
-        return pickle.dumps(None if stopped else step(row, *given), protocol=5)
+        return cloudpickle.dumps(None if stopped else step(row, *given), protocol=5)
     except (InputError, StorageError) as error:
         return pickle.dumps(type(error)(str(error)))
 
