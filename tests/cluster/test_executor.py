@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from helpers.own_workers import own_workers
-from helpers.stages import Device, Squares, SquaresByModel, Waiting, contents, make
+from helpers.stages import Device, Many, Squares, SquaresByModel, Waiting, contents, make
 
 from raydist import terminal
 from raydist.cluster.executor import RayExecutor
 from raydist.errors import InputError
-from raydist.files.stage import whole_manifest
+from raydist.files.stage import Job, encode_table, part_name, whole_manifest
 from raydist.files.storage import Storage, StorageError
 
 DEVICE = {"resources": {"device": 1}}  # the cluster of all tests has one
@@ -108,3 +108,37 @@ def test_without_a_device_a_part_is_read_made_and_written_by_one_task(on_ray, tm
     made = on_ray(Device(3, str(tmp_path / "log"), (0, 0, 0)))
     for row in pa.concat_tables(made.tables()).to_pylist():
         assert row["reader"] == row["model"] == row["writer"]
+
+
+SOON = 20.0  # seconds; what needed a task, an object or a file for each of its parts would take minutes
+
+
+def test_a_stage_of_20_000_parts_has_its_first_line_within_seconds(tmp_path):
+    stage = Many(20_000)
+    folder = Storage(str(tmp_path)).at(stage.folder)
+    started = time.monotonic()
+    lines = RayExecutor(actors=2).lines([Job(stage, folder, range(stage.parts))])
+    place, number, line = next(lines)
+    assert time.monotonic() - started < SOON
+    lines.close()
+    assert (place, line.name, line.rows) == (0, part_name(number, stage.kind), 1)
+    assert 0 < len(folder.files()) < stage.parts / 2, "they were made before the first of them was said"
+
+
+def test_a_stage_of_20_000_parts_goes_on_within_seconds_and_makes_what_is_missing_alone(on_ray, tmp_path, capsys):
+    stage = Many(20_000)
+    folder = tmp_path / stage.folder
+    folder.mkdir(parents=True)
+    content = encode_table(pa.table({"n": [0]}), "parquet", {})
+    missing = {*range(0, 20_000, 2_000)}
+    for number in set(range(20_000)) - missing:
+        (folder / part_name(number, stage.kind)).write_bytes(content)
+    there = {file.name: file.stat().st_ino for file in folder.iterdir()}
+    started = time.monotonic()
+    made = on_ray(stage, actors=2)
+    assert time.monotonic() - started < SOON
+    assert made.rows == 20_000
+    assert "going on after 19990 finished parts" in capsys.readouterr().out
+    parts = {file.name: file.stat().st_ino for file in folder.glob("part-*")}
+    assert parts.items() >= there.items(), "what was there was written again"
+    assert parts.keys() - there.keys() == {part_name(number, stage.kind) for number in missing}

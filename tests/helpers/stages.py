@@ -107,6 +107,22 @@ class Device(Stage):
 
 
 @dataclass(frozen=True)
+class Many(Stage):
+    """Parts that cost nothing, all alike."""
+
+    name: ClassVar[str] = "many"
+
+    number_of_parts: int
+
+    @property
+    def parts(self) -> int:
+        return self.number_of_parts
+
+    def open(self, worker: Worker) -> Callable[[int], Part]:
+        return lambda number: Part(pa.table({"n": [0]}))
+
+
+@dataclass(frozen=True)
 class Waiting(Stage):
     """Two parts, of which the second is made only when the first was said."""
 
