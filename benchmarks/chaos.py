@@ -179,7 +179,7 @@ def slow_worker(lab: Lab) -> Row:
 def nan_at_step(lab: Lab) -> Row:
     """A model whose embedding of one word is NaN, a word that no batch has before the step. Then the sound model: refused,
     since the run was begun with another one; taken with --fresh."""
-    from raydist.models.loading import model_folder
+    from raydist.models.folders import model_folder
 
     assert lab.calm
     poisoned = lab.work / "poisoned"
@@ -201,7 +201,8 @@ def tokens_of_steps(storage: Path, last: int) -> list[set[int]]:
 
     run = storage / READER[0]
     config = yaml.safe_load((run / "config.yaml").read_text())
-    windows = storage / read_json(run / "stages.json")["windows of train"]["folder"]
+    stages = read_json(run / "stages.json").items()
+    windows = next(storage / stage["folder"] for key, stage in stages if stage.get("title", key) == "windows of train")
     rows = WindowRows(sorted(windows.glob("part-*.arrow")))
     plan = {"seed": config["seed"], "batch_size": config["train"]["batch_size"], "accumulate": config["train"]["accumulate"]}
     steps: Any = training_steps(rows, **plan, first=0, last=last, rank=0, ranks=1, pad_id=0)

@@ -23,10 +23,11 @@ THRESHOLDS = (0.0, 0.5, 0.7, 0.9, 0.95)
 
 def truth(run: Path) -> set[tuple[str, str]]:
     """(question, sentence) of all restatements in the run's sample world."""
-    used = json.loads((run / "stages.json").read_text())
-    if "sample world" not in used:
+    used = json.loads((run / "stages.json").read_text()).items()
+    worlds = [stage["folder"] for key, stage in used if stage.get("title", key) == "sample world"]
+    if not worlds:
         sys.exit(f"{run} was not made of the sample world: nothing is known of its answers but gold")
-    lines = (run.parent / used["sample world"]["folder"] / "restated.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (run.parent / worlds[0] / "restated.jsonl").read_text(encoding="utf-8").splitlines()
     rows = map(json.loads, lines)
     return {(row["query-id"], row["corpus-id"]) for row in rows}
 

@@ -77,7 +77,7 @@ def main() -> int:
             run.end()
         seconds, after = time.monotonic() - began, finished(sweep)
         stages = [json.loads(file.read_text()) for file in sweep.glob("trials/*/stages.json")]
-        own = [title for each in stages for title, stage in each.items() if title.startswith("windows") and not stage["reused"]]
+        own = [key for each in stages for key, stage in each.items() if key.startswith("windows") and not stage["reused"]]
         wrong = {
             f"the second command failed: {run.tell()}": status != 0,
             f"{len(after)} of {trials} trials are finished": len(after) != trials,

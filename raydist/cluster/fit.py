@@ -20,9 +20,9 @@ from pyarrow.fs import FileSelector, FileType
 from ray.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
 from raydist.cluster.connect import Cluster
+from raydist.cluster.machine import set_gauge
 from raydist.cluster.network import NodeAddresses
 from raydist.cluster.trainer import Trainer
-from raydist.cluster.watch import show
 from raydist.config import Config
 from raydist.cores import use_cores
 from raydist.files.storage import Storage, StorageError, unwritable
@@ -124,7 +124,7 @@ def train_worker(given: dict[str, Any]) -> None:
     if not config.cluster.gpus_per_worker:
         cores = os.cpu_count() or 1
         use_cores(config.cluster.threads_per_worker or max(1, cores // host.context.get_local_world_size()))
-    train_run(config, run, given["sets"], host, show=show, began=given["began"])
+    train_run(config, run, given["sets"], host, show=set_gauge, began=given["began"])
 
 
 class RayWorker:

@@ -1,14 +1,18 @@
-"""A machine that is a Ray cluster: stages with Ray Data, training with Ray Train, gauges as Ray metrics."""
+"""A machine that is a Ray cluster: stages with Ray Data, training with Ray Train, gauges as Ray metrics.
+
+A cluster's Prometheus collects the gauges beside Ray's own.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from raydist.cluster.connect import Cluster
 from raydist.cluster.executor import RayExecutor
-from raydist.cluster.watch import show
 from raydist.config import ClusterConfig, Config
 from raydist.files.storage import Storage
 
@@ -29,4 +33,28 @@ class RayMachine:
         return fit(self.cluster, config, run, sets, callbacks)
 
     def show(self, name: str, value: float, /, **tags: str) -> None:
-        show(name, value, **tags)
+        set_gauge(name, value, **tags)
+
+
+# --- gauges ----------------------------------------------------------------------------------------------------------
+
+GAUGES = {
+    "raydist_train": ("A logged value of training: loss, weighted and unweighted terms, rate, dev scores.", ("run", "value")),
+    "raydist_stage_parts": ("Parts of a stage: done, total.", ("run", "stage", "state")),
+    "raydist_rejected_rows": ("Rows of a data set that were refused.", ("run", "set")),
+}
+
+
+@cache
+def _gauge(name: str) -> Any:
+    from ray.util.metrics import Gauge
+
+    description, tags = GAUGES[name]
+    return Gauge(name, description=description, tag_keys=tags)
+
+
+def set_gauge(name: str, value: float, /, **tags: str) -> None:
+    """Set a gauge; nothing where no cluster is connected."""
+    ray = sys.modules.get("ray")  # a command that finds all done does not load it
+    if ray and ray.is_initialized():
+        _gauge(name).set(float(value), tags=tags)

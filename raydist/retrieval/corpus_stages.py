@@ -34,7 +34,7 @@ from raydist.draws import draw_questions
 from raydist.errors import InputError
 from raydist.files.stage import ASIDE, LATER, Line, Made, Part, Stage, Worker
 from raydist.files.storage import Place, Storage, read_between, read_parquet, read_rows
-from raydist.models.loading import tower_folder
+from raydist.models.folders import tower_folder
 from raydist.models.located import Model
 from raydist.records import name_rejected, rejected_table
 from raydist.retrieval.bm25 import Formula, WordRules

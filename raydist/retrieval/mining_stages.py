@@ -18,7 +18,7 @@ from raydist.corpus.passages import duplicate_keys
 from raydist.corpus.sentences import SentenceTable
 from raydist.draws import text_hashes
 from raydist.files.stage import LATER, Made, Part, Worker
-from raydist.models.loading import tower_folder
+from raydist.models.folders import tower_folder
 from raydist.models.located import Model
 from raydist.records import SCORED_SCHEMA, SILVER_SCHEMA
 from raydist.retrieval.candidates import find_candidates, of_questions

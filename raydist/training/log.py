@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from raydist.files.storage import Storage, writing_to
+from raydist.runs.trackers import Tracker
 from raydist.terminal import Progress, say
 from raydist.training.checkpoints import TrainState
 from raydist.training.loop import StepReport
-from raydist.training.trackers import Tracker
 
 Show = Callable[..., None]  # sets a gauge: (name, value, **tags)
+
+
+def show_nothing(name: str, value: float, /, **tags: str) -> None:
+    """Nobody watches. One of the tags is called `value`."""
 
 
 def _step_of(line: str) -> float:
@@ -42,7 +46,7 @@ class RunLog:
         batch_size: int,
         trackers: Sequence[Tracker] = (),
         warnings: Sequence[str] = (),
-        show: Show = lambda name, value, **tags: None,
+        show: Show = show_nothing,
     ) -> None:
         """`state` is what training goes on from: a checkpoint's."""
         step = state.step

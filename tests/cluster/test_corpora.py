@@ -7,17 +7,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from raydist.cluster.pipeline import Run
+from raydist.retrieval.parts import open_sentences, read_gold, read_questions
 from transformers import AutoModel
 
 from raydist.cli import job
 from raydist.cluster import retrieval
-from raydist.cluster.pipeline import Run
 from raydist.config import load_config
 from raydist.errors import InputError
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.retrieval import bm25
 from raydist.retrieval.encode import TextEncoder
-from raydist.retrieval.parts import open_sentences, read_gold, read_questions
 from raydist.retrieval.searcher import Searcher
 
 PAGES = [{"_id": "light", "text": "Zyxquor built a lighthouse. It fell in 1911."}, {"_id": "oder", "text": "It flows."}]

@@ -280,7 +280,7 @@ def test_the_exported_reader_is_plain_and_gives_the_same_answers(undisturbed):
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run_and_names_term_step_and_rows(make_run):
-    from raydist.cluster.fit import TrainingFailed
+    from raydist.errors import TrainingFailed
 
     run = make_run(*STEPS, "name=diverged", "optim.lr=1e30", "optim.warmup_steps=0", "optim.clip_norm=1e9")
     with pytest.raises(TrainingFailed, match=r"span is (nan|inf) at step \d+, before the update; windows \d+") as error:

@@ -8,7 +8,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from raydist.config import OptimConfig
 from raydist.errors import InputError
 from raydist.files.stage import encode_table
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.objectives.ranking import CrossEntropy
 from raydist.retrieval.cross_encoder import (
     average_precision,

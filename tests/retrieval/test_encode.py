@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from raydist.corpus.sentences import build_sentence_table
 from raydist.errors import InputError
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.retrieval.encode import TextEncoder
 from raydist.retrieval.pooling import read_pooling, resolve_pooling
 

@@ -7,17 +7,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from raydist.retrieval.parts import read_gold, read_questions
 from transformers import AutoTokenizer
 
 from raydist.corpus.passages import duplicate_keys
 from raydist.corpus.sentences import build_sentence_table
 from raydist.files.stage import encode_table
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.objectives.ranking import allowed_columns
 from raydist.records import SILVER_SCHEMA
 from raydist.retrieval import parts
 from raydist.retrieval.encode import TextEncoder
-from raydist.retrieval.parts import read_gold, read_questions
 from raydist.retrieval.rows import PairRows
 
 
