@@ -1,6 +1,8 @@
 """The driver of a sweep: what runs next, what a later session takes over, trials one after another in this process."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,13 @@ def test_trials_run_one_after_another_in_this_process_and_none_twice(tmp_path, c
     assert run_sweep(config, LocalTrials()) == results
     assert "2 trials, 2 finished before" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in folder.glob("finished/*.json")} == before
+
+    values = [f"storage={tmp_path}", "name=here", "sweep.at_once=1", "sweep.seeds=[0]", "data.test={}"]
+    code = f"import sys; from raydist.cli import job; status = job('sweep', ['debug_sweep', *{values!r}])\n"
+    code += "sys.exit('ray was loaded' if 'ray' in sys.modules else status)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr + "the command for a cluster leaves alone what was finished here, without Ray"
+    assert "2 trials, 2 finished before" in done.stdout
 
 
 def test_a_metric_that_no_trial_has_stops_the_sweep_after_one(tmp_path):
