@@ -17,8 +17,8 @@ from raydist.cluster.fit import RunLog, _Watch
 from raydist.config import ClusterConfig, ConfigError, TrackConfig, load_config
 from raydist.errors import InputError
 from raydist.files.storage import Storage, fingerprint
+from raydist.runs import trackers as track
 from raydist.sweep.driver import Sweep
-from raydist.training import trackers as track
 from raydist.training.loop import StepReport
 
 IDENTITY = {"seed": 3, "optim.lr": 0.001}
@@ -270,7 +270,7 @@ def test_wandb_without_a_key_asks_nobody_and_stops_no_training(tmp_path):
 
 
 def test_trackers_are_loaded_when_they_are_asked_for_and_torch_and_ray_never():
-    code = "import sys, raydist.training.trackers; print({'torch', 'ray', 'mlflow', 'wandb'} & sys.modules.keys())"
+    code = "import sys, raydist.runs.trackers; print({'torch', 'ray', 'mlflow', 'wandb'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stderr
 
