@@ -15,7 +15,9 @@ from raydist.config.compare import changed_settings
 from raydist.config.roles import settings_with_result
 from raydist.errors import InputError, TrainingFailed
 from raydist.files.storage import Storage, fingerprint
-from raydist.runs.here import Here
+from raydist.here import Here
+from raydist.report.sweep import write_sweep_report
+from raydist.runs import trackers
 from raydist.runs.run import Machine, Run
 from raydist.runs.stages import read_stages
 from raydist.sweep.ledger import Ledger, is_finished
@@ -26,7 +28,6 @@ from raydist.sweep.space import applied
 from raydist.sweep.study import StudySession
 from raydist.sweep.trial import TrialOrder, base_name, run_trial, trial_config, trial_flow
 from raydist.terminal import say
-from raydist.training import trackers
 
 OF_A_SWEEP = (  # what --fresh deletes
     *("finished", "trials", "bases", "tune", "rejected"),
@@ -275,8 +276,6 @@ class Sweep:
         if results["best"]:
             say(f"best setting in {self.folder.path('best.yaml')}")
         if self.folder.is_local:
-            from raydist.report.sweep import write_sweep_report
-
             say(f"report in {write_sweep_report(Path(self.folder.path()))}")
         entries = self.ledger.entries()
         errors = [entry for id in self.trials if (entry := entries.get(id)) and not is_finished(entry)]

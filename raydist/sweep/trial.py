@@ -13,10 +13,10 @@ from raydist.config import Config, override
 from raydist.errors import InputError, TrainingFailed
 from raydist.files.storage import Storage, fingerprint
 from raydist.models.loading import is_folder
+from raydist.runs import trackers
 from raydist.runs.run import Machine, Run
 from raydist.sweep.ledger import Ledger
 from raydist.sweep.plan import Trial
-from raydist.training import trackers
 
 
 class TrialFlow(Protocol):

@@ -9,7 +9,7 @@ import pytest
 from helpers.sweeps import stages_of, sweep_config
 
 from raydist.errors import InputError
-from raydist.runs.here import Here
+from raydist.here import Here
 from raydist.sweep.driver import LocalTrials, Sweep, run_sweep
 from raydist.sweep.trial import TrialOrder
 

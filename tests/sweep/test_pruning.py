@@ -6,8 +6,8 @@ from pathlib import Path
 
 from helpers.sweeps import end_trials, mined_config, stages_of
 
+from raydist.here import Here
 from raydist.runs.clean import unused_stages
-from raydist.runs.here import Here
 from raydist.sweep.driver import Sweep
 
 
