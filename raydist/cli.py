@@ -173,6 +173,45 @@ def search(
 
 
 @app.command()
+def ask(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A reader's run, its model's folder, or a Hugging Face name.")],
+    question: Annotated[str, typer.Argument(help="What to ask.")],
+    passage: Annotated[str, typer.Option(metavar="FILE", help="The text to read, of any length; -: standard input.")],
+    n_best: Annotated[int, typer.Option(metavar="K", help="How many answers.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with scores.")] = False,
+) -> None:
+    """What a passage answers to a question: rank, probability, first and last character, text.
+
+    Example: raydist ask runs/quickstart "When was the bridge built?" --passage bridge.txt --n-best 3
+    """
+    from raydist.reader.answers import Reader
+
+    text = read_text(passage)
+    answer = Reader.load(run).ask(question, text, n_best=n_best)
+    if as_json:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(answer), ensure_ascii=False, indent=1))
+        return
+    if not answer.answered:
+        print(f"the passage does not seem to say (p {answer.null_probability:.4f}); its best spans:")
+    for rank, span in enumerate(answer.nbest, 1):
+        print(f"{rank:3}  {span.probability:6.4f}  {span.start}-{span.end}  {span.text}")
+
+
+def read_text(name: str) -> str:
+    """A text file; - is standard input."""
+    try:
+        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is not UTF-8 text (byte {error.start}); convert it first, for example with iconv") from None
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror or error}") from None
+
+
+@app.command()
 def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, verbose: Verbose = False) -> None:
     """Trials of a config over its section `sweep`, ranked. Interrupted, the same command goes on where it stopped.
 

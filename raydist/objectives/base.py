@@ -95,8 +95,8 @@ class Batch:
     ) -> Batch:
         """A whole step in one process. `start` and `end` are the gold tokens, both in; masks are [rows, tokens].
 
-        Left out: every token is real, every row has an answer, and passages and answers all differ. Rows with equal `passage_keys`
-        are about the same passage, with equal `answer_keys` have the same answer text.
+        Left out: every token is real, every row has an answer, and passages and answers all differ. Rows with equal
+        `passage_keys` are about the same passage, with equal `answer_keys` have the same answer text.
         """
         rows, device = len(input_ids), input_ids.device
         real = torch.ones_like(input_ids, dtype=torch.bool) if attention is None else attention.bool()

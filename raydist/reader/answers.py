@@ -48,6 +48,13 @@ class Answer:
     Probabilities are a softmax over the scores of the best spans (20, or `n_best` if that is more) and of the null span, which
     stands for "the passage does not say": how sure the reader is among its own choices, without calibration. `text` is the best
     span even where `answered` is false.
+
+    >>> import raydist
+    >>> answer = raydist.Reader.load("runs/bridges").ask("When did it fall?", "It fell in 1911.", n_best=20)
+    >>> round(sum(span.probability for span in answer.nbest) + answer.null_probability, 6)
+    1.0
+    >>> answer.answered == (answer.score >= answer.null_score)        # or by the threshold that the run was evaluated with
+    True
     """
 
     text: str

@@ -63,7 +63,7 @@ class BM25:
     @overload
     def search(self, questions: Sequence[str], k: int = 10) -> list[list[TextHit]]: ...
     def search(self, questions: str | Sequence[str], k: int = 10) -> list[TextHit] | list[list[TextHit]]:
-        """The k best texts for a question, or for each of several; a text without a common word is none of them."""
+        """The k best texts for a question, or for each of several; texts without a common word are left out."""
         if isinstance(questions, str):
             return self._search([questions], k)[0]
         return self._search(list(questions), k)

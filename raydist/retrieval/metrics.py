@@ -107,8 +107,8 @@ def retrieval_scores(
     >>> scores["P@1"], scores["P@5"], scores["MRR@100"]
     (0.0, 0.5, 0.25)
 
-    A list is of sentence ids, best first, or of (id, score) in any order, whose ``ties`` are settled by id or, pessimistic, with
-    gold last. Gold is an id, several, or a relevance for each.
+    A list is of sentence ids, best first, or of (id, score) in any order, whose ``ties`` are settled by id or,
+    pessimistic, with gold last. Gold is an id, several, or a relevance for each.
     """
     run = {question: _with_scores(candidates) for question, candidates in ranked.items()}
     return score_run(run, {question: _with_relevance(ids) for question, ids in gold.items()}, ties=ties).means()

@@ -77,7 +77,7 @@ class Searcher:
     >>> searcher = raydist.Searcher.open("runs/library")                        # a run, or its folder `index`
     >>> hit = searcher.search("Who built the bridge?", k=1)[0]
     >>> hit.sentence_id, hit.text
-    ('p1:0', 'Mina Orlov built the bridge in 1894.')
+    ('p1#000', 'Mina Orlov built the bridge in 1894.')
     >>> both = searcher.search(["Who built the bridge?", "When did it fall?"])   # a list for each question, best first
     >>> [hits[0].text for hits in both]
     ['Mina Orlov built the bridge in 1894.', 'It fell in 1911.']
@@ -110,7 +110,7 @@ class Searcher:
     @overload
     def search(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]: ...
     def search(self, questions: str | Sequence[str], k: int = 10) -> list[Hit] | list[list[Hit]]:
-        """The k best sentences for a question, or for each of several."""
+        """The k best sentences for a question, or for each of several: their `sentence_id`, `score` and `text`."""
         if isinstance(questions, str):
             return self._search([questions], k)[0]
         return self._search(list(questions), k)

@@ -166,7 +166,7 @@ class Training:
         self.schedule = build_schedule(self.optimizer, self.optim, self.total, settings.batch_size)
         checkpoints, needed = self.host.checkpoints()
         self.state, damaged = restore(checkpoints, self.task, self.optimizer, self.schedule, needed=needed)
-        if settings.choose == "best" and self.run is not None:
+        if settings.choose == "best" and self.run is not None and self.export:  # else nobody wrote its model
             forget_lost_best(self.run, self.state)
         self.log = self._open_log(damaged) if self.host.rank == 0 and self.run is not None else None
         self.last_scores: dict[str, float] = {}

@@ -21,6 +21,7 @@ from raydist.reader.metrics import (
     read_predictions,
     score_nbest,
     score_predictions,
+    squad_scores,
     texts_of,
 )
 from raydist.records import PREDICTION_SCHEMA, Answer, Example, Score
@@ -352,3 +353,18 @@ def test_a_predictions_file_that_is_none_is_named(tmp_path):
         read_predictions(tmp_path)
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_predictions(tmp_path / "absent.json")
+
+
+def test_scores_of_plain_texts_are_those_of_examples():
+    golds = {"q1": ["the Orla bridge", "bridge"], "q2": ["1894"], "q3": [], "q4": ["x"]}
+    predictions = {"q1": "Orla", "q2": "1894", "q3": "it"}
+    examples = [
+        Example(id, "", "", [Answer(text, 0) for text in texts], is_impossible=not texts) for id, texts in golds.items()
+    ]
+    assert squad_scores(predictions, golds) == aggregate(score_predictions(predictions, examples, "squad"))
+    assert squad_scores(predictions, golds | {"q2": "1894"}) == squad_scores(predictions, golds)
+    german = {"q": "der Turm"}
+    assert squad_scores({"q": "Turm"}, german, rule="mlqa", language="de")["em"] == 100
+    assert squad_scores({"q": "Turm"}, german, rule="mlqa")["em"] == 0
+    with pytest.raises(InputError, match="there is no reference"):
+        squad_scores(predictions, {})

@@ -8,8 +8,8 @@ import pytest
 
 from raydist.config import load_config
 from raydist.errors import InputError
-from raydist.reader import flow
 from raydist.here import Here
+from raydist.reader import flow
 from raydist.runs.run import Run
 
 FINISHED = Path(__file__).parents[1] / "config" / "finished"  # what the version before wrote
