@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers.sweeps import stages_of, sweep_config
@@ -11,7 +10,6 @@ from helpers.sweeps import stages_of, sweep_config
 from raydist.errors import InputError
 from raydist.here import Here
 from raydist.sweep.driver import LocalTrials, Sweep, run_sweep
-from raydist.sweep.trial import TrialOrder
 
 
 def test_optuna_carries_on_with_what_it_asked_and_what_it_learned(tmp_path):
@@ -91,13 +89,3 @@ def test_trials_one_after_another_are_not_stopped_early(tmp_path):
     config = sweep_config(tmp_path, "sweep.scheduler=asha", "data.test={}")
     with pytest.raises(InputError, match=r"sweep.scheduler: asha compares trials that run side by side.*leave it out"):
         run_sweep(config, LocalTrials())
-
-
-def test_a_trial_is_the_same_on_the_other_side_of_json(tmp_path):
-    sweep = Sweep(sweep_config(tmp_path), Here())
-    for trial in sweep.trials.values():
-        order = sweep.order(trial)
-        there = TrialOrder.from_json(order.to_json())
-        assert there == order
-        assert there.trial.id == trial.id
-        assert Path(order.config.storage, order.config.name) == tmp_path / sweep.config.name / "trials" / trial.id

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-from raydist.cluster.pipeline import Run, describe_run
 
 from raydist.config import load_config
 from raydist.files.local import LocalExecutor
