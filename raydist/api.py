@@ -104,10 +104,10 @@ def run(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | s
     >>> 0 <= outcome.metrics["dev.f1"] <= 100
     True
     """
-    from raydist.flows import flow_of
+    from raydist import flows
 
     with _opened(config, overrides, ray) as opened:
-        flow_of(opened.config).run_all(opened, fresh=fresh)
+        flows.run_all(opened, fresh=fresh)
     return _outcome(opened)
 
 
@@ -119,10 +119,10 @@ def train(config: str | Path | Config, overrides: Overrides = (), *, ray: bool |
     >>> raydist.Reader.load(outcome.folder).ask("Who built it?", "Mina Orlov built it.").text in "Mina Orlov built it."
     True
     """
-    from raydist.flows import flow_of
+    from raydist import flows
 
     with _opened(config, overrides, ray) as opened:
-        flow_of(opened.config).train(opened, fresh=fresh)
+        flows.train(opened, fresh=fresh)
     return _outcome(opened.beside(f"{opened.config.name}_cross_encoder") if opened.config.task == "cross_encoder" else opened)
 
 
@@ -152,10 +152,10 @@ def evaluate(config: str | Path | Config, overrides: Overrides = (), *, ray: boo
     >>> list(scores), scores["dev"]["questions"]
     (['dev'], 10)
     """
-    from raydist.flows import flow_of
+    from raydist import flows
 
     with _opened(config, overrides, ray) as opened:
-        scores = flow_of(opened.config).evaluate(opened)
+        scores = flows.evaluate(opened)
         return scores if scores is not None else _retrieval_scores(opened)
 
 
@@ -194,7 +194,7 @@ def index(config: str | Path | Config, overrides: Overrides = (), *, ray: bool |
 @contextmanager
 def _opened(config: str | Path | Config, overrides: Overrides, ray: bool | str, only: str | None = None) -> Iterator[Run]:
     """The run that a config describes, on the machine that is asked for; `only` a run of this task."""
-    from raydist.runs.here import Here
+    from raydist.here import Here
     from raydist.runs.run import Run
 
     loaded = load_config(config, overrides)
