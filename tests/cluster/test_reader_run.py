@@ -10,8 +10,8 @@ import pytest
 from raydist.config import load_config
 from raydist.reader import flow
 from raydist.runs.run import Run
-from raydist.runs.status import describe_run
 from raydist.sample.write import write_sample
+from raydist.status import describe_run
 
 
 @pytest.fixture(scope="module")
