@@ -116,7 +116,7 @@ def retrieval_scores(
 
 def _with_scores(candidates: Sequence[str] | Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
     """Ids that are in order get falling scores."""
-    return [(each, -float(rank)) if isinstance(each, str) else each for rank, each in enumerate(candidates)]
+    return [(each, -float(rank)) if isinstance(each, str) else (each[0], each[1]) for rank, each in enumerate(candidates)]
 
 
 def _with_relevance(ids: str | Iterable[str] | Mapping[str, int]) -> Mapping[str, int]:
