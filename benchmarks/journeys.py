@@ -9,7 +9,8 @@ is read once, where it is first called or named; what is read so, in order, is t
 - a **re-entry** is a jump back to a caller: the file was left in the middle of a function, for what it calls elsewhere, and its
   next call is of a function in the same file. (The other jumps back are calls into a file that has served before.)
 
-So hops less jumps back are the files beyond the first.
+So hops less jumps back are the files beyond the first. The same can be counted between packages instead of files, which a
+module that is cut in two does not change.
 
 Calls are resolved without running anything: by imports, by names, by classes. The class of a value is taken from annotations of
 parameters, fields and results, and from constructor calls. Where an object is made, these methods of its class are read, since
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -40,7 +41,7 @@ class Distance(NamedTuple):
     jumps_back: int
     re_entries: int
     functions: int
-    files: int
+    places: int  # files, or packages
 
     def __str__(self) -> str:
         return f"{self.hops} / {self.jumps_back} / {self.re_entries}"
@@ -307,22 +308,23 @@ class Journey:
             return methods or [own] * bool(own)
         return [own] if own else []
 
-    def distance(self) -> Distance:
-        kinds = self.kinds()
+    def distance(self, place: Callable[[str], str] = str) -> Distance:
+        """How far apart the functions lie; with `place` (of a file), in larger places than files, such as packages."""
+        kinds = self.kinds(place)
         back = kinds.count("back") + kinds.count("re-entry")
-        files = {function.module.file for function in self.read}
-        return Distance(back + kinds.count("hop"), back, kinds.count("re-entry"), len(kinds), len(files))
+        places = {place(function.module.file) for function in self.read}
+        return Distance(back + kinds.count("hop"), back, kinds.count("re-entry"), len(kinds), len(places))
 
-    def kinds(self) -> list[str]:
+    def kinds(self, place: Callable[[str], str] = str) -> list[str]:
         """Of each function read, how its reader comes to it; "" within a file."""
-        files = [function.module.file for function in self.read]
-        opened, kinds = set(files[:1]), [""] * len(files)
-        for place in range(1, len(files)):
-            file = files[place]
-            if file != files[place - 1]:
-                known = "re-entry" if file == self.callers[place] else "back"
-                kinds[place] = known if file in opened else "hop"
-            opened.add(file)
+        places, callers = ([place(file) for file in files] for files in ([one.module.file for one in self.read], self.callers))
+        opened, kinds = set(places[:1]), [""] * len(places)
+        for at in range(1, len(places)):
+            here = places[at]
+            if here != places[at - 1]:
+                known = "re-entry" if here == callers[at] else "back"
+                kinds[at] = known if here in opened else "hop"
+            opened.add(here)
         return kinds
 
     def lines(self) -> list[str]:

@@ -14,9 +14,11 @@ The measures, and what `--check` bounds:
   not, depends on it (imports for type checkers alone do not count). raydist/__init__.py, the command line and __main__ stand
   above all packages, and are left out;
 - lines of functions: the median, and the longest;
-- hops / jumps back / re-entries of two journeys, which journeys.py defines: a question from its file to its score (a run of the
-  reader), and a sentence to a search hit (an index, and a search in it); and with mining and training between the two. A
-  journey does not enter the other's packages, the sample world and reports. An entry is FILE:FUNCTION; several, with commas.
+- hops / jumps back / re-entries of journeys, which journeys.py defines, between files and between packages: a question from its
+  file to its score (a run of the reader); a sentence to a search hit (an index, and a search in it); the same with mining and
+  training between the two. A journey does not enter the other's packages, the sample world and reports. Code with types can be
+  followed further than code that passes dicts, so figures of unlike trees compare with care. An entry is FILE:FUNCTION;
+  several, with commas.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from journeys import PACKAGE, Journey, Module, Package, imports
+from journeys import PACKAGE, Distance, Journey, Module, Package, imports
 
 CLUSTER = f"{PACKAGE}.cluster"
 LANGUAGES = f"{PACKAGE}/sample/languages/"
@@ -179,7 +181,7 @@ def measure(root: Path, entries: Mapping[str, str]) -> dict[str, Any]:
         "functions": len(lengths),
         "median_function": statistics.median(lengths.values()),
         "longest_functions": dict(sorted(lengths.items(), key=lambda item: -item[1])[:LONGEST]),
-        "journeys": {name: journey(package, name, entries.get(name)).distance()._asdict() for name in JOURNEYS},
+        "journeys": {name: distances(journey(package, name, entries.get(name))) for name in JOURNEYS},
     }
 
 
@@ -196,6 +198,16 @@ def journey(package: Package, name: str, entry: str | None = None) -> Journey:
         walk.assume(machine)
     walk.go(chosen.split(","))
     return walk
+
+
+def distances(journey: Journey) -> dict[str, dict[str, int]]:
+    """How far a reader walks between files, and between packages."""
+    return {"files": journey.distance()._asdict(), "packages": journey.distance(package_of)._asdict()}
+
+
+def package_of(file: str) -> str:
+    """The folder of raydist that a file is in, or the file itself beside them."""
+    return "/".join(file.split("/")[:2])
 
 
 def has_entries(package: Package, entries: str) -> bool:
@@ -234,9 +246,8 @@ def rows(measures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "functions; median lines", f"{measures['functions']:,}; {measures['median_function']:g}"
     yield "longest functions", _listed([f"{length} {name}" for name, length in measures["longest_functions"].items()]).lstrip()
     for name, path in JOURNEYS.items():
-        found = measures["journeys"][name]
-        distance = f"{found['hops']} / {found['jumps_back']} / {found['re_entries']}"
-        yield path.title, f"{distance} hops / jumps back / re-entries, {found['functions']} functions in {found['files']} files"
+        files, packages = (Distance(**measures["journeys"][name][kind]) for kind in ("files", "packages"))
+        yield path.title, f"{files} between {files.places} files, {packages} between {packages.places} packages"
 
 
 def _listed(names: Sequence[str] | Mapping[str, int]) -> str:

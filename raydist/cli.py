@@ -76,10 +76,10 @@ def run(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, ve
 
     Example: raydist run quickstart
     """
-    from raydist.flows import flow_of
+    from raydist import flows
 
     with opened(config, overrides, verbose) as run:
-        flow_of(run.config).run_all(run, fresh=fresh)
+        flows.run_all(run, fresh=fresh)
 
 
 @app.command()
@@ -88,10 +88,10 @@ def train(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
 
     Example: raydist train reader data.train=train.json data.dev=dev.json name=mine
     """
-    from raydist.flows import flow_of
+    from raydist import flows
 
     with opened(config, overrides, verbose) as run:
-        flow_of(run.config).train(run, fresh=fresh)
+        flows.train(run, fresh=fresh)
         ending = "_cross_encoder" if run.config.task == "cross_encoder" else ""
         print(f"model in {run.storage.path(run.config.name + ending, 'model')}")
 
@@ -118,10 +118,10 @@ def evaluate(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = 
 
     Example: raydist evaluate quickstart name=theirs evaluate.predictions.dev=predictions.json
     """
-    from raydist.flows import flow_of
+    from raydist import flows
 
     with opened(config, overrides, verbose) as run:
-        flow_of(run.config).evaluate(run)
+        flows.evaluate(run)
 
 
 @app.command()
@@ -221,12 +221,13 @@ def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
     from raydist.sweep.plan import plan_sweep
 
     loaded = load_config(config, overrides or ())
-    plan_sweep(loaded.config)  # what is wrong is told before Ray is loaded
+    plan_sweep(loaded.config)  # what is wrong is said before Ray is loaded
 
-    from raydist.cluster.sweep import run_sweep, sweep_cluster
+    from raydist.cluster.trials import RayTrials, sweep_cluster
+    from raydist.sweep.driver import run_sweep
 
     with sweep_cluster(loaded.config, verbose=verbose) as cluster:
-        run_sweep(loaded.config, cluster, fresh=fresh)
+        run_sweep(loaded.config, RayTrials(cluster), fresh=fresh)
 
 
 @app.command()
@@ -279,7 +280,7 @@ def status(run: Annotated[str, typer.Argument(metavar="RUN", help="The folder or
 
     Example: raydist status runs/quickstart
     """
-    from raydist.runs.status import describe_run
+    from raydist.status import describe_run
 
     print(describe_run(run))
 
@@ -419,9 +420,9 @@ def config_show(
 ) -> None:
     """Every value, and where it came from.
 
-    Examples: raydist config show quickstart optim.lr=2e-5
+    Example: raydist config show quickstart optim.lr=2e-5
 
-    raydist config show quickstart optim data.max_length
+    Example: raydist config show quickstart optim data.max_length
     """
     from raydist.config import flatten, load_config
     from raydist.config.keys import known_key
@@ -429,7 +430,7 @@ def config_show(
     wanted = [known_key(word).name for word in words or () if "=" not in word]
     loaded = load_config(config, [word for word in words or () if "=" in word])
     for key, value in flatten(loaded.config).items():
-        if wanted and not any(f"{key}.".startswith(f"{name}.") for name in wanted):
+        if wanted and not any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for name in wanted):
             continue
         plain = key.removesuffix(".files")  # `dev: a.json` sets dev.files alone; what else a source has are defaults
         origin = loaded.origins.get(key) or loaded.origins.get(plain, "default")
@@ -445,9 +446,9 @@ def config_explain(
 ) -> None:
     """What a key is: its default, its values, its unit, and what it affects (nothing, rows, weights or scores).
 
-    Examples: raydist config explain optim.lr
+    Example: raydist config explain optim.lr
 
-    raydist config explain objectives.infomax data.test.NAME.files
+    Example: raydist config explain objectives.infomax data.test.NAME.files
     """
     from raydist.config.explain import explain_key
 

@@ -10,9 +10,9 @@ import pytest
 
 from raydist.config import load_config
 from raydist.files.stage import Part, Worker
+from raydist.here import Here
 from raydist.retrieval.corpus_stages import BlockStage
 from raydist.retrieval.prepare import open_corpora
-from raydist.runs.here import Here
 from raydist.runs.run import Run
 
 

@@ -21,41 +21,46 @@ class State(Enum):
         return self.value
 
 
+class Settings:
+    """Flat settings of one version, which may lack keys that another version has."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+        self.sections = {section for name in values for section in sections_above(name)}
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a key that may not be there: what a version without it did, where its section is there."""
+        if name in self.values:
+            return self.values[name]
+        key = find_key(name)
+        if key and key.name != name:  # below a plain mapping
+            key = None
+        if name in self.sections or (key and key.is_always_there):
+            return State.section
+        if key is None or key.is_required or any(self[above] is not State.section for above in sections_above(name)):
+            return State.absent
+        return key.before
+
+
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
     """What differs between two flat mappings, by dotted key: 'optim.lr' -> 'optim.lr: was 3e-05, now 0.001'. A key that affects
-    nothing makes no difference. Names that are no keys of the config are compared as they are."""
+    nothing makes no difference; names that are no keys of the config are compared as they are.
+    """
+    earlier, today = Settings(before), Settings(now)
     changed: dict[str, str] = {}
-    for name in sorted(before.keys() | now.keys()):
-        was, is_ = _value(before, name), _value(now, name)
-        if was != is_ and not _affects_nothing(name) and not any(above in changed for above in _above(name)):
+    for name in sorted(before.keys() | now.keys() | earlier.sections | today.sections):  # a section before what is in it
+        was, is_ = earlier[name], today[name]
+        if was != is_ and not affects_nothing(name) and not any(above in changed for above in sections_above(name)):
             changed[name] = f"{name}: was {was!r}, now {is_!r}"
     return changed
 
 
-def _affects_nothing(name: str) -> bool:
+def affects_nothing(name: str) -> bool:
     key = find_key(name)
     return key is not None and key.affects is Affects.nothing
 
 
-def _value(settings: Mapping[str, Any], name: str) -> Any:
-    if name in settings:
-        return settings[name]
-    if any(other.startswith(f"{name}.") for other in settings):
-        return State.section
-    key = find_key(name)
-    if key is None or key.name != name or key.is_required or not all(_is_there(settings, above) for above in _above(name)):
-        return State.absent
-    return key.before
-
-
-def _is_there(settings: Mapping[str, Any], name: str) -> bool:
-    """Whether a section is: by its keys, or because it always is."""
-    key = find_key(name)
-    always = key is not None and isinstance(key.default, dict) and not key.is_mapping and not key.is_required
-    return always or any(other.startswith(f"{name}.") for other in settings)
-
-
-def _above(name: str) -> Iterator[str]:
-    """The sections that a name stands in."""
+def sections_above(name: str) -> Iterator[str]:
+    """The sections that a name stands in, the outermost first."""
     steps = name.split(".")
     return (".".join(steps[:end]) for end in range(1, len(steps)))

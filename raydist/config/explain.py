@@ -105,7 +105,7 @@ def explain_key(name: str) -> str:
 
 
 def _facts(key: Key) -> Iterator[tuple[str, str]]:
-    if not key.is_required and not (key.section and key.default is not None):
+    if not (key.is_required or key.is_always_there):
         yield "default", _yaml(key.default)
     if key.section is None:
         yield "values", describe_values(key.annotation, key.info.metadata)

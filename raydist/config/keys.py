@@ -40,13 +40,18 @@ class Key:
 
     @cached_property
     def default(self) -> Any:
-        """As YAML and JSON have it."""
-        return to_jsonable_python(self._default)
+        """As YAML and JSON have it; None where a value is required."""
+        return None if self.is_required else to_jsonable_python(self._default)
 
     @property
     def section(self) -> type[BaseModel] | None:
         """What stands below it, if it is a section."""
         return None if self.is_mapping else next(inner_sections(self.annotation), None)
+
+    @property
+    def is_always_there(self) -> bool:
+        """Whether it is a section that has its defaults where nothing is set."""
+        return self.section is not None and self.default is not None
 
     @property
     def is_mapping(self) -> bool:

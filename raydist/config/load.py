@@ -74,33 +74,44 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
     path = find_config(name)
     values, origins = _read(path, ())
     problems: list[str] = []
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals or not key:
-            problems.append(f"{override}: an override is key=value")
-            continue
+    for text in overrides:
         try:
-            value = yaml.load(text, _Loader)
-        except (yaml.YAMLError, ValueError) as error:  # a ValueError: a value such as 2026-02-31
-            problems.append(f"{key}: not YAML: {text!r} ({_first_line(error)})")
+            keys = _apply(values, text)
+        except ValueError as error:
+            problems.append(str(error))
             continue
-        if isinstance(value, dict) and not text.lstrip().startswith("{"):
-            value = text  # `prefix=query: ` is a text; on a command line a mapping is written in braces
-        if blocked := _set(values, key.split("."), value):
-            problems.append(blocked)
-            continue
-        origins = {k: v for k, v in origins.items() if k != key and not k.startswith(key + ".")}
-        origins |= dict.fromkeys((".".join(leaf) for leaf, _ in _leaves(value, tuple(key.split(".")))), "command line")
+        origins = {key: origin for key, origin in origins.items() if not f"{key}.".startswith(f"{keys[0]}.")}
+        origins |= dict.fromkeys(keys[1:], "command line")
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
         problems += explained(error) + problems_beside(values, error)
     if problems:
-        problems = sorted(set(problems))
-        count = f"{len(problems)} problem" + "s" * (len(problems) > 1)
-        given = f" with {len(overrides)} override" + "s" * (len(overrides) > 1) if overrides else ""
-        raise ConfigError(f"{path}{given}: {count}\n  " + "\n  ".join(problems))
+        raise ConfigError(_report(path, len(overrides), sorted(set(problems))))
     return Loaded(config, origins)
+
+
+def _apply(values: dict, override: str) -> list[str]:
+    """Set what an override says; its key, and then those of all leaves below it. A ValueError says what is wrong."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ValueError(f"{override}: an override is key=value")
+    try:
+        value = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError: a value such as 2026-02-31
+        raise ValueError(f"{key}: not YAML: {text!r} ({_first_line(error)})") from None
+    if isinstance(value, dict) and not text.lstrip().startswith("{"):
+        value = text  # `prefix=query: ` is a text; on a command line a mapping is written in braces
+    path = tuple(key.split("."))
+    if blocked := _set(values, list(path), value):
+        raise ValueError(blocked)
+    return [key, *(".".join(leaf) for leaf, _ in _leaves(value, path))]
+
+
+def _report(path: Path, overrides: int, problems: Sequence[str]) -> str:
+    count = f"{len(problems)} problem" + "s" * (len(problems) > 1)
+    beside = f" with {overrides} override" + "s" * (overrides > 1) if overrides else ""
+    return f"{path}{beside}: {count}\n  " + "\n  ".join(problems)
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:

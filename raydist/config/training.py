@@ -54,6 +54,11 @@ class TrainConfig(Section):
         if self.evaluate_every == 0 and (self.choose == "best" or self.early_stop):
             yield "choosing the best or stopping early needs evaluations: set evaluate_every, or choose: last"
 
+    def num_steps(self, rows: int) -> int:
+        """How many steps training on so many rows takes."""
+        steps = max(1, round(-(-rows // self.batch_size) * self.epochs))
+        return min(steps, self.max_steps) if self.max_steps else steps
+
 
 class OptimConfig(Section):
     """AdamW and its schedule."""

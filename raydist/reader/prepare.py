@@ -11,12 +11,13 @@ import pyarrow as pa
 
 from raydist.config import SourceConfig
 from raydist.corpus.readers import NOT_AT_OFFSET, UNLABELLED, expand_paths, hub_language, load_hub, plan_splits
+from raydist.corpus.rules import choose_rule
 from raydist.draws import Choice, draw_questions
 from raydist.errors import InputError
 from raydist.files.stage import Made
 from raydist.files.storage import Place, file_digest, read_parquet
 from raydist.models.located import Model, NamedModel, tokenizer_digest
-from raydist.reader.metrics import choose_rule, normaliser
+from raydist.reader.metrics import normaliser
 from raydist.reader.stages import Examples, HubExamples, Reading, SourceFile, Windows, WindowSet
 from raydist.records import ReadCounts
 from raydist.runs.locate import locate

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from raydist.config import Config, roles
 from raydist.retrieval import flow
 from raydist.retrieval.corpus_stages import Corpus
 from raydist.retrieval.prepare import open_corpora
 from raydist.runs.run import Run
 
 
-def prepare_trials(run: Run) -> dict[str, str]:
+def shared_settings(config: Config, *, all_stages: bool = True) -> dict[str, Any]:
+    """The settings that decide what trials share: all stages up to the scores."""
+    return roles.shared_settings(config)
+
+
+def base_settings(config: Config) -> dict[str, Any]:
+    """The settings that decide what the cross-encoder is."""
+    return roles.shared_settings(config, cross_encoder=True)
+
+
+def prepare_trials(run: Run, *, all_stages: bool = True) -> dict[str, str]:
     """Make all that does not depend on a trial's own settings; the fingerprints of its corpora."""
     corpora = open_corpora(run)
     corpus, encoder = corpora["train"], flow.mining_encoder(run)
@@ -20,7 +32,7 @@ def prepare_trials(run: Run) -> dict[str, str]:
     return fingerprints(corpora)
 
 
-def run_trial(run: Run) -> dict[str, str]:
+def run_trial(run: Run, *, callbacks: Sequence[Any] = ()) -> dict[str, str]:
     """Train and score one trial; the fingerprints of its corpora. Retrievers of earlier rounds are deleted."""
     corpora = open_corpora(run)
     cross_encoder, retrievers = flow.train_all(run, corpora["train"])

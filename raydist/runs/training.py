@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from raydist.config.compare import changed_settings
 from raydist.config.roles import settings_of_weights
+from raydist.corpus.rules import choose_rule
 from raydist.errors import InputError
 from raydist.files.storage import folder_digest, has_model
 from raydist.models.loading import is_folder
-from raydist.reader.metrics import choose_rule
+from raydist.runs import trackers
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say
-from raydist.training import trackers
 
 OF_THE_OLD_MODEL = (  # what a training that starts over leaves nothing of
     *("checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "tensorboard", "workers.json", "progress.json"),

@@ -31,6 +31,11 @@ class Trial:
     def id(self) -> str:
         return fingerprint({"choice": dict(self.choice), "seed": self.seed})[:12]
 
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What its entry in the ledger begins with."""
+        return {"id": self.id, "choice": dict(self.choice), "seed": self.seed}
+
 
 @dataclass(frozen=True)
 class Plan:

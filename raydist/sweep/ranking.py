@@ -52,10 +52,10 @@ def rank(trials: Iterable[Trial], entries: Mapping[str, Mapping], metric: str, m
         mean = setting.mean
         return (not setting.complete, not setting.done, mean is None, sign * mean if mean is not None else 0.0)
 
-    return sorted((_scores_of(group, entries, metric) for group in groups.values()), key=order)
+    return sorted((scores_of(group, entries, metric) for group in groups.values()), key=order)
 
 
-def _scores_of(trials: Sequence[Trial], entries: Mapping[str, Mapping], metric: str) -> SettingScores:
+def scores_of(trials: Sequence[Trial], entries: Mapping[str, Mapping], metric: str) -> SettingScores:
     """What the trials of one setting reached."""
     ended = {trial.seed: entries[trial.id] for trial in trials if trial.id in entries}
     scores = {seed: entry.get("metrics", {}).get(metric) for seed, entry in ended.items()}

@@ -172,11 +172,23 @@ def test_this_checkout_is_measured_as_a_table_and_as_json():
     assert values == json.loads(json.dumps(measures.measure(CHECKOUT, {})))
     table = dict(measures.rows(values))
     assert table["modules; lines"] == f"{values['modules']}; {values['lines']:,}"
-    question = values["journeys"]["question"]
-    assert (
-        f"{question['hops']} / {question['jumps_back']} / {question['re_entries']} hops" in table["a question, file to score"]
+    question = values["journeys"]["question"]["files"]
+    figures = f"{question['hops']} / {question['jumps_back']} / {question['re_entries']} between {question['places']} files"
+    assert table["a question, file to score"].startswith(figures)
+    assert question["hops"] - question["jumps_back"] == question["places"] - 1
+
+
+def test_a_module_cut_in_two_changes_nothing_between_packages(package):
+    root = package(
+        reader__in__flow="from raydist.reader import inner\nfrom raydist.files import stage\ndef run():\n"
+        "    inner.first()\n    stage.make()\n    inner.second()",
+        reader__in__inner="def first(): ...\ndef second(): ...",
+        files__in__stage="def make(): ...",
     )
-    assert question["hops"] - question["jumps_back"] == question["files"] - 1
+    journey = journeys.Journey(journeys.Package(root))
+    journey.go(["raydist/reader/flow.py:run"])
+    assert str(journey.distance()) == "3 / 1 / 0"  # flow, inner, stage, inner
+    assert str(journey.distance(measures.package_of)) == "2 / 1 / 1"  # reader, files, reader
 
 
 def test_a_journey_can_be_read_line_by_line(package, monkeypatch, capsys):

@@ -112,6 +112,7 @@ def test_sets_of_a_file_give_the_same_training_as_sets_made_on_the_way(make_run,
 def with_base_readers(run) -> list[pipeline.Run]:
     """The runs of base readers as training would leave them; but untrained, each with a head of its own."""
     from raydist.cluster.two_stage import base_runs
+
     from raydist.reader.model import load_reader
 
     bases = base_runs(run)
@@ -125,9 +126,10 @@ def with_base_readers(run) -> list[pipeline.Run]:
 
 
 def test_predicting_the_training_questions_is_cross_fitted_where_folds_are_asked_for(no_ray, tmp_path, capsys):
+    from raydist.reader.parts import in_fold
+
     from raydist.config import load_config
     from raydist.reader.nbest_sets import check_sets_file
-    from raydist.reader.parts import in_fold
 
     def make_run(*overrides):
         small = ("data.sample.size=200", *SMALL, "objectives.hard_learning.nbest_folds=2", "predict.split=train")
@@ -163,6 +165,7 @@ def test_predicting_the_training_questions_is_cross_fitted_where_folds_are_asked
 
 def test_predicting_the_training_questions_asks_the_base_reader_and_not_the_final_one(no_ray, tmp_path):
     from raydist.cluster.two_stage import with_nbest_sets
+
     from raydist.config import load_config
     from raydist.files.storage import folder_digest
     from raydist.reader.model import load_reader
@@ -204,8 +207,9 @@ def test_predicting_the_training_questions_asks_the_base_reader_and_not_the_fina
 
 
 def test_a_file_of_lists_is_found_by_its_uri_or_under_the_root_of_the_data(tmp_path):
-    from raydist.cluster.connect import Cluster
     from raydist.cluster.two_stage import sets_place
+
+    from raydist.cluster.connect import Cluster
     from raydist.config import ClusterConfig, load_config
 
     run = pipeline.Run(load_config("debug_reader", [f"data.root={tmp_path}"]).config, Cluster(ClusterConfig()))
@@ -224,8 +228,9 @@ def test_a_file_of_lists_is_found_by_its_uri_or_under_the_root_of_the_data(tmp_p
     ],
 )
 def test_the_way_to_the_base_reader_starts_in_the_folder_that_the_run_is_in(tmp_path, name, base, way):
-    from raydist.cluster.connect import Cluster
     from raydist.cluster.two_stage import base_runs, way_to
+
+    from raydist.cluster.connect import Cluster
     from raydist.config import ClusterConfig, load_config
 
     settings = [f"storage={tmp_path}", f"name={name}", "objectives.hard_learning.size=5"]
@@ -234,10 +239,11 @@ def test_the_way_to_the_base_reader_starts_in_the_folder_that_the_run_is_in(tmp_
 
 
 def test_base_readers_of_a_sweep_are_shared_by_the_trials_that_want_the_same_ones_alone(tmp_path):
-    from raydist.cluster.connect import Cluster
-    from raydist.cluster.sweep import base_name
     from raydist.cluster.two_stage import base_runs
+
+    from raydist.cluster.connect import Cluster
     from raydist.config import ClusterConfig, load_config
+    from raydist.sweep.trial import base_name
 
     def bases(*overrides):
         config = load_config("debug_reader", [f"storage={tmp_path}", "objectives.hard_learning.size=5", *overrides]).config

@@ -11,10 +11,10 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfi
 
 from raydist.config import load_config, to_yaml
 from raydist.errors import InputError
+from raydist.here import Here
 from raydist.models.loading import model_folder
 from raydist.reader import flow
 from raydist.reader.answers import KEPT, Reader
-from raydist.runs.here import Here
 from raydist.runs.run import Run
 
 PASSAGES = [

@@ -11,14 +11,11 @@ import pytest
 
 from raydist.errors import InputError
 from raydist.reader.metrics import (
-    Score,
-    adversarial_scores,
     aggregate,
     apply_threshold,
     best_texts,
     best_threshold,
     by_language,
-    choose_rule,
     normaliser,
     null_differences,
     read_predictions,
@@ -27,7 +24,8 @@ from raydist.reader.metrics import (
     squad_scores,
     texts_of,
 )
-from raydist.records import PREDICTION_SCHEMA, Answer, Example
+from raydist.records import PREDICTION_SCHEMA, Answer, Example, Score
+from raydist.statistics import adversarial_scores
 
 
 def example(id, *answers, language="en", impossible=False):
@@ -37,29 +35,6 @@ def example(id, *answers, language="en", impossible=False):
 def one(prediction, *answers, language="en", rule="squad"):
     (score,) = score_predictions({"q": prediction}, [example("q", *answers, language=language)], rule)
     return score.em, pytest.approx(score.f1)
-
-
-def files(*named):
-    return {"files": [{"name": name, "format": format} for name, format in named]}
-
-
-@pytest.mark.parametrize(
-    ("source", "rule"),
-    [
-        (files(("test-context-de-question-es.json", "squad"), ("MLQA.dev.json.gz", "squad")), "mlqa"),
-        (files(("NewsQA.jsonl.gz", "mrqa"), ("RACE.jsonl.gz", "mrqa")), "mrqa"),
-        (files(("xquad.es.json", "squad")), "squad"),
-        (files(("test-context-de-question-es.json", "squad"), ("xquad.es.json", "squad")), "squad"),  # of two kinds
-        (files(("NewsQA.jsonl.gz", "mrqa"), ("dev.json", "squad")), "squad"),
-        ({"hub": ["facebook/mlqa", "test", "mlqa.ar.de"]}, "mlqa"),
-        ({"hub": ["google/xtreme", "test", "MLQA.ar.de"]}, "mlqa"),
-        ({"hub": ["mrqa", "validation", None]}, "mrqa"),
-        ({"hub": ["mlqa/squad", "validation", None]}, "squad"),
-    ],
-)
-def test_the_rule_goes_by_what_the_data_are_unless_it_is_given(source, rule):
-    assert choose_rule("auto", source) == rule
-    assert choose_rule("squad", source) == "squad"
 
 
 # The official definitions, written the slow and plain way.

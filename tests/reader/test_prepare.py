@@ -5,9 +5,9 @@ from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel, MPNet
 
 from raydist.config import load_config
 from raydist.errors import InputError
+from raydist.here import Here
 from raydist.models.loading import model_folder
 from raydist.reader.prepare import check_model
-from raydist.runs.here import Here
 from raydist.runs.run import Run
 
 SHAPE = {

@@ -1,8 +1,11 @@
 """What the config says of a task reaches its module, and is known of it afterwards."""
 
 import inspect
+from dataclasses import asdict
+from pathlib import Path
 from typing import get_args
 
+import pyarrow as pa
 import pytest
 from transformers import AutoTokenizer
 
@@ -17,7 +20,8 @@ from raydist.config import (
     override,
 )
 from raydist.config.roles import settings_of_weights
-from raydist.files.stage import encode_table
+from raydist.files.stage import MANIFEST, Made, Manifest, Part, part_name, write_part
+from raydist.files.storage import Storage
 from raydist.models.loading import model_folder
 from raydist.objectives.answer_contrast import NEGATIVES, SELECTORS, AnswerContrast
 from raydist.objectives.hard_learning import MODES, HardLearning
@@ -25,17 +29,25 @@ from raydist.objectives.infomax import SUMMARIES, WEIGHTS, Infomax
 from raydist.objectives.pfa import ALIGNMENTS, PENALTIES, PERTURBERS, Pfa
 from raydist.objectives.ranking import LOSSES, NORMALISE, OBJECTIVES, Ranking
 from raydist.objectives.span import Span
+from raydist.reader.stages import WindowSet
 from raydist.retrieval.rows import tokenize_pairs
-from raydist.training.trainable import ReaderKind, RetrieverKind
+from raydist.training.trainable import TrainableReader, TrainableRetriever
 
 
-def retriever_kind(folder, changes: dict) -> RetrieverKind:
-    """A retriever's, on one row."""
+def made(folder: Path, *tables: pa.Table) -> Made:
+    """A whole stage of these parts."""
+    storage = Storage(str(folder))
+    lines = [write_part(storage, part_name(number, "arrow"), Part(table)) for number, table in enumerate(tables)]
+    storage.write_json(MANIFEST, asdict(Manifest("rows", "12ab", {}, lines)))
+    return Made(storage, "rows", "12ab", "arrow")
+
+
+def retriever(folder, changes: dict) -> TrainableRetriever:
+    """One that trains on one row."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
     table = tokenize_pairs(tokenizer, ["Who?"], ["He."], question_keys=[1], bag_keys=[3], positives=[[3]])
-    (folder / "part.arrow").write_bytes(encode_table(table, "arrow", {}))
     config = override(Config(), {"task": "retriever", "model.name": "builtin:tiny", "mining.hard_negatives": 1} | changes)
-    return RetrieverKind(config, {"train": {"rows_folder": str(folder), "parts": ["part.arrow"]}}, 0, 1)
+    return TrainableRetriever(config, {"train": made(folder / "rows", table)}, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +59,8 @@ def retriever_kind(folder, changes: dict) -> RetrieverKind:
     ],
 )
 def test_the_loss_of_a_retriever_is_the_configs(tmp_path, given):
-    kind = retriever_kind(tmp_path, {f"retriever.{key}": value for key, value in given.items()})
-    loss, config = kind.build_task(1).objective, kind.config
+    trainable = retriever(tmp_path, {f"retriever.{key}": value for key, value in given.items()})
+    loss, config = trainable.build_task(1).objective, trainable.config
     wanted = {name: getattr(config.retriever, name) for name in inspect.signature(Ranking).parameters}
     assert {name: getattr(loss, name) for name in wanted} == wanted
     assert wanted.items() >= given.items()
@@ -56,15 +68,15 @@ def test_the_loss_of_a_retriever_is_the_configs(tmp_path, given):
 
 @pytest.mark.parametrize("choose", ["best", "last"])
 def test_a_retriever_is_not_chosen_by_scores_and_says_so(tmp_path, choose):
-    said = retriever_kind(tmp_path, {"train.choose": choose}).remarks()
+    said = retriever(tmp_path, {"train.choose": choose}).remarks()
     assert ["the last model is taken" in text for text in said] == [True] * (choose == "best")
 
 
 def test_a_retriever_of_two_towers_is_trained_further(tmp_path):
-    first = retriever_kind(tmp_path, {"retriever.towers": "separate"})
+    first = retriever(tmp_path, {"retriever.towers": "separate"})
     encoder = first.build_task(1)
     first.save(encoder, tmp_path / "first")
-    second = retriever_kind(tmp_path, {"model.name": str(tmp_path / "first")})
+    second = retriever(tmp_path, {"model.name": str(tmp_path / "first")})
     assert second.pad_id == first.pad_id
     task = second.build_task(1)
     assert not task.encoder.is_shared
@@ -81,13 +93,14 @@ def test_a_retriever_of_two_towers_is_trained_further(tmp_path):
         ("auto", "representation", "sdpa", ""),
     ],
 )
-def test_a_penalty_at_the_embeddings_takes_eager_attention_and_says_so(attention, penalty_at, used, said):
+def test_a_penalty_at_the_embeddings_takes_eager_attention_and_says_so(tmp_path, attention, penalty_at, used, said):
     objectives = {"pfa": {"penalty_at": penalty_at, "bottleneck": 4, "critic_size": 4}}
     config = Config(model={"name": "builtin:tiny", "attention": attention}, objectives=objectives)
-    kind = ReaderKind(config, {"train": {"windows_folder": ".", "windows": []}}, 0, 1)
-    assert kind.build_task(1).reader.config._attn_implementation == used
-    assert len(kind.remarks()) == bool(said)
-    assert said in "".join(kind.remarks())
+    nothing = made(tmp_path)
+    trainable = TrainableReader(config, {"train": WindowSet(nothing, nothing)}, 0, 1)
+    assert trainable.build_task(1).reader.config._attn_implementation == used
+    assert len(trainable.remarks()) == bool(said)
+    assert said in "".join(trainable.remarks())
 
 
 def test_all_that_a_retrievers_loss_depends_on_makes_another_run():

@@ -293,7 +293,7 @@ def _members(keys: Iterable[Key], own: Mapping[Key, object]) -> list[Key]:
 
 
 def _trained_on(run: Run) -> str:
-    """The published data set that the training data come from, where their names tell."""
+    """The published data set that the training data come from, as far as their names say."""
     return _only(map(known_as, sources(run, "train")))
 
 

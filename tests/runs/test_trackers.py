@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from raydist.cluster import pipeline
-from raydist.cluster.connect import Cluster
-from raydist.cluster.fit import RunLog, _Watch
-from raydist.cluster.sweep import Sweep
-from raydist.config import ClusterConfig, ConfigError, TrackConfig, load_config
+from raydist.config import ConfigError, TrackConfig, load_config
 from raydist.errors import InputError
 from raydist.files.storage import Storage, fingerprint
-from raydist.training import trackers as track
+from raydist.here import Here
+from raydist.runs import trackers as track
+from raydist.runs.run import Run
+from raydist.runs.training import training_identity
+from raydist.sweep.driver import Sweep
+from raydist.training.checkpoints import TrainState
+from raydist.training.log import RunLog, Watch
 from raydist.training.loop import StepReport
 
 IDENTITY = {"seed": 3, "optim.lr": 0.001}
@@ -60,7 +62,7 @@ def begun_run(folder: Path) -> Storage:
 
 def train(config, run: Storage, first: int, last: int, die: bool = False, meanwhile=lambda step: None) -> RunLog:
     """What a training's rank 0 does with its log, from one step to another; with dev scores in every third."""
-    log = RunLog(run, {"step": first}, 9, 3, config.train.batch_size, track.open_trackers(config, run))
+    log = RunLog(run, TrainState(step=first), 9, 3, config.train.batch_size, track.open_trackers(config, run))
     log.started(0.1)
     for step in range(first + 1, last + 1):
         meanwhile(step)
@@ -145,9 +147,9 @@ def test_a_tracker_that_breaks_in_the_middle_costs_one_warning_and_no_step(tmp_p
             database.execute("DROP TABLE metrics")
 
     log = train(config, run, 0, 9, meanwhile=break_it)
-    watch = _Watch(run, Cluster(config.cluster))
+    watch = Watch(run)
     for _ in range(2):  # as it does every second
-        watch._see()
+        watch.see()
     (tracker,) = log.trackers
     assert "no such table: metrics" in tracker.problem
     assert "nothing more is sent there, the run goes on" in tracker.problem
@@ -178,12 +180,10 @@ def test_a_run_that_another_store_knows_is_a_new_one_here(tmp_path, mlflow_uri):
     assert run.read_json("mlflow.json") == {"id": there.info.run_id, "at": mlflow_uri}
 
 
-def test_trials_are_runs_with_the_name_of_their_sweep_and_stopped_ones_are_told_as_such(
-    tmp_path, mlflow_uri, monkeypatch, capsys
-):
+def test_trials_are_runs_with_the_name_of_their_sweep_and_stopped_ones_are_told_as_such(tmp_path, mlflow_uri, capsys):
     tracked = f"track={{mlflow: '{mlflow_uri}', experiment: searched}}"
-    config = load_config("debug_sweep", [f"storage={tmp_path}", "name=searched", tracked]).config
-    sweep = Sweep(config, Cluster(ClusterConfig()))
+    config = load_config("debug_sweep", [f"storage={tmp_path}", "name=searched", "data.sample.size=200", tracked]).config
+    sweep = Sweep(config, Here())
     for trial in sweep.trials.values():
         own = sweep.config_of(trial)
         run = Storage(own.storage).at(own.name)
@@ -193,10 +193,9 @@ def test_trials_are_runs_with_the_name_of_their_sweep_and_stopped_ones_are_told_
     assert {there.data.tags["group"] for there in found} == {"searched"}
     assert sorted(there.data.params["optim.lr"] for there in found) == ["0.001", "0.001", "0.003", "0.003"]
 
-    monkeypatch.setattr(sweep, "prepare", lambda trial: {})  # data sets, which need a cluster
     for trial in list(sweep.trials.values())[:2]:
         sweep.folder.write_json(f"trials/{trial.id}/progress.json", {"warnings": ["mlflow: away"]})
-        sweep.finished(trial, {"step": 3, "dev.f1": 1.0}, False)
+        sweep.finished(trial, {"step": 3, "dev.f1": 1.0})
     _, found = mlflow_runs(mlflow_uri, "searched")
     assert sorted(there.info.status for there in found) == ["FINISHED", "FINISHED", "KILLED", "KILLED"]
     assert capsys.readouterr().out.count("mlflow: away") == 1
@@ -270,7 +269,7 @@ def test_wandb_without_a_key_asks_nobody_and_stops_no_training(tmp_path):
 
 
 def test_trackers_are_loaded_when_they_are_asked_for_and_torch_and_ray_never():
-    code = "import sys, raydist.training.trackers; print({'torch', 'ray', 'mlflow', 'wandb'} & sys.modules.keys())"
+    code = "import sys, raydist.runs.trackers; print({'torch', 'ray', 'mlflow', 'wandb'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stderr
 
@@ -282,14 +281,13 @@ def test_trackers_are_loaded_when_they_are_asked_for_and_torch_and_ray_never():
 def test_a_tracker_that_is_not_installed_is_refused_before_anything_else(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)  # as if it were not there
     uri = {"mlflow": "sqlite:///x.db", "wandb": "project"}[name]
-    cluster = Cluster(ClusterConfig())
     with pytest.raises(
         InputError, match=rf"track\.{name} is set, and {name} is not installed: pip install 'raydist\[{name}\]'"
     ):
-        pipeline.Run(config_of(tmp_path, f"track.{name}={uri}"), cluster).begin()
+        Run(config_of(tmp_path, f"track.{name}={uri}"), Here()).begin()
     config = load_config("debug_sweep", [f"storage={tmp_path}", f"track.{name}={uri}"]).config
     with pytest.raises(InputError, match=f"{name} is not installed"):
-        Sweep(config, cluster).begin(fresh=False)
+        Sweep(config, Here()).begin(fresh=False)
     assert not list(tmp_path.iterdir())
 
 
@@ -304,22 +302,16 @@ def test_a_folder_called_wandb_is_not_the_package(tmp_path, monkeypatch):
 
 def test_tracking_is_no_part_of_what_a_run_or_a_sweep_is(tmp_path, monkeypatch):
     monkeypatch.setattr(track, "check_installed", lambda _: None)  # nothing is opened here
-    cluster = Cluster(ClusterConfig())
     tracked = ["track={mlflow: 'sqlite:///x.db', wandb: p, group: g}"]
-    identities = [
-        pipeline._training_identity(pipeline.Run(config_of(tmp_path, *given), cluster), {}) for given in ([], tracked)
-    ]
+    identities = [training_identity(Run(config_of(tmp_path, *given), Here()), {}) for given in ([], tracked)]
     assert identities[0] == identities[1]
     for given in ([], tracked):  # else it would be refused
-        Sweep(load_config("debug_sweep", [f"storage={tmp_path}", *given]).config, cluster).begin(fresh=False)
+        Sweep(load_config("debug_sweep", [f"storage={tmp_path}", *given]).config, Here()).begin(fresh=False)
 
 
 def test_a_databases_file_is_found_from_other_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    cluster = Cluster(ClusterConfig())
-    assert pipeline.Run(config_of(tmp_path, "track.mlflow=sqlite:///m.db"), cluster).config.track.mlflow == (
-        f"sqlite:///{tmp_path}/m.db"
-    )
+    assert Run(config_of(tmp_path, "track.mlflow=sqlite:///m.db"), Here()).config.track.mlflow == (f"sqlite:///{tmp_path}/m.db")
     assert track.full_uri("sqlite:////data/m.db") == "sqlite:////data/m.db"
     assert track.full_uri("http://host:5000") == "http://host:5000"
 
