@@ -194,7 +194,7 @@ def index(config: str | Path | Config, overrides: Overrides = (), *, ray: bool |
 @contextmanager
 def _opened(config: str | Path | Config, overrides: Overrides, ray: bool | str, only: str | None = None) -> Iterator[Run]:
     """The run that a config describes, on the machine that is asked for; `only` a run of this task."""
-    from raydist.runs.here import Here
+    from raydist.here import Here
     from raydist.runs.run import Run
 
     loaded = load_config(config, overrides)

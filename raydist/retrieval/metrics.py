@@ -114,9 +114,9 @@ def retrieval_scores(
     return score_run(run, {question: _with_relevance(ids) for question, ids in gold.items()}, ties=ties).means()
 
 
-def _with_scores(candidates: Sequence[str] | Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+def _with_scores(candidates: Sequence[str | tuple[str, float]]) -> list[tuple[str, float]]:
     """Ids that are in order get falling scores."""
-    return [(each, -float(rank)) if isinstance(each, str) else (each[0], each[1]) for rank, each in enumerate(candidates)]
+    return [(each, -float(rank)) if isinstance(each, str) else each for rank, each in enumerate(candidates)]
 
 
 def _with_relevance(ids: str | Iterable[str] | Mapping[str, int]) -> Mapping[str, int]:
