@@ -106,7 +106,7 @@ class Searcher:
             self._index = Index.open(self.folder)
 
     @overload
-    def search(self, questions: str, k: int = 10) -> list[Hit]: ...
+    def search(self, questions: str, k: int = 10) -> list[Hit]: ...  # type: ignore[overload-overlap]  # a str is a sequence, too
     @overload
     def search(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]: ...
     def search(self, questions: str | Sequence[str], k: int = 10) -> list[Hit] | list[list[Hit]]:
