@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from raydist import flows
 from raydist.config import load_config
 from raydist.reader import flow
 from raydist.runs.run import Run
-from raydist.runs.status import describe_run
 from raydist.sample.write import write_sample
+from raydist.status import describe_run
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def whole(machine, storage) -> Run:
     """A run that went through all stages."""
     run = Run(load_config("debug_reader", [f"storage={storage}", "name=whole"]).config, machine)
     run.begin()
-    flow.run_all(run)
+    flows.run_all(run)
     return run
 
 

@@ -5,9 +5,9 @@ import pytest
 from raydist.config import load_config
 from raydist.errors import InputError
 from raydist.files.storage import Storage
+from raydist.here import Here
 from raydist.reader.prepare import prepare
 from raydist.runs.clean import unused_stages
-from raydist.runs.here import Here
 from raydist.runs.run import Run
 
 
