@@ -61,6 +61,15 @@ def untrained(tmp_path) -> Untrained:
 
 
 @pytest.fixture
+def command(here, monkeypatch):
+    """A command with its arguments, done by that machine; the exit status."""
+    from raydist.cli import job
+
+    monkeypatch.setattr("raydist.cluster.machine.RayMachine", lambda cluster: here)
+    return lambda name, *arguments: job(name, list(arguments))
+
+
+@pytest.fixture
 def raydist(tmp_path):
     """The command line in a process of its own: (exit status, output, errors)."""
     import subprocess

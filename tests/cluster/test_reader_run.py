@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from raydist import flows
 from raydist.config import load_config
 from raydist.reader import flow
 from raydist.runs.run import Run
@@ -19,7 +20,7 @@ def whole(machine, storage) -> Run:
     """A run that went through all stages."""
     run = Run(load_config("debug_reader", [f"storage={storage}", "name=whole"]).config, machine)
     run.begin()
-    flow.run_all(run)
+    flows.run_all(run)
     return run
 
 
