@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help quickstart test test-all lint format bench chaos experiments experiments-sample experiments-retrieval clean
+.PHONY: help quickstart test test-all lint format bench measures chaos experiments experiments-sample experiments-retrieval clean
 
 help:
 	@echo "make quickstart   reader and retrieval on the embedded sample, ending in a report"
@@ -11,6 +11,7 @@ help:
 	@echo "make test-all     also the long ones"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        comparisons with peers (long); DATA=folder"
+	@echo "make measures     sizes of modules, cycles, and how far a reader of the code walks"
 	@echo "make chaos        faults and random kills against a small run, ending in a table (an hour; interrupted, it goes on)"
 	@echo "make experiments  what the objectives do on real data (hours; interrupted, it goes on); DATA=folder"
 	@echo "make experiments-sample, make experiments-retrieval    the same on the sample; what mining does on real data"
@@ -72,6 +73,9 @@ bench: $(VENV)/.bench
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --data-dir $(DATA) || missed="$$missed $$name"; done; \
 	for name in $(OWN_BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || missed="$$missed $$name"; done; \
 	test -z "$$missed" || { echo "failed, or missed a target:$$missed"; exit 1; }
+
+measures: $(VENV)/.runtime
+	$(BIN)/python benchmarks/measures.py
 
 chaos: $(VENV)/.dev
 	$(BIN)/python benchmarks/chaos.py

@@ -27,7 +27,8 @@ from pathlib import Path
 import yaml
 
 from raydist.config import Config, load_config
-from raydist.report.comparison import flatten, without_result
+from raydist.config.roles import changes_scores
+from raydist.report.comparison import flatten
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "experiments"
 
@@ -52,8 +53,7 @@ def changed_settings(run: Path, config: Config) -> list[str]:
         return []
     saved = flatten(yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")))
     now = flatten(config.model_dump(mode="json"))
-    left_out = without_result(config.task)
-    keys = [key for key in saved | now if saved.get(key) != now.get(key) and key.split(".")[0] not in left_out]
+    keys = [key for key in saved | now if saved.get(key) != now.get(key) and changes_scores(key, config.task)]
     return [f"{key}: {saved.get(key, 'not there')} then, {now.get(key, 'not there')} now" for key in keys]
 
 

@@ -23,9 +23,10 @@ from transformers.utils import logging
 
 from raydist.cores import use_cores
 from raydist.corpus.readers import plan_splits, read_split
+from raydist.draws import draw_questions
 from raydist.models.loading import model_folder
-from raydist.reader.metrics import adversarial_scores, aggregate, score_predictions
-from raydist.reader.parts import draw_questions
+from raydist.reader.metrics import aggregate, score_predictions
+from raydist.statistics import adversarial_scores
 
 LENGTH, STRIDE, QUESTIONS, EPOCHS, BATCH, LR, WARMUP, N = 256, 128, 4000, 2, 16, 1e-4, 0.1, 20
 TESTS = {

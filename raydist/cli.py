@@ -1,20 +1,18 @@
-"""The command line. Exit status: 0 done, 2 the user's input is wrong, 1 failed, 130 interrupted, 143 told to end (SIGTERM)."""
+"""The command line. Exit statuses are in exits.py."""
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from raydist import __version__
 from raydist.errors import InputError
+from raydist.exits import INTERRUPTED, WRONG_INPUT, exit_status
 
 if TYPE_CHECKING:
     from raydist.runs.run import Run
@@ -26,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-config_app = typer.Typer(help="Show, check or describe a config.", no_args_is_help=True)
+config_app = typer.Typer(help="Show, check or explain a config.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 jobs_app = typer.Typer(help="Jobs on a Ray cluster: list them, follow their logs, stop them.", no_args_is_help=True)
 app.add_typer(jobs_app, name="jobs")
@@ -78,10 +76,10 @@ def run(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, ve
 
     Example: raydist run quickstart
     """
-    from raydist.flows import flow_of
+    from raydist import flows
 
     with opened(config, overrides, verbose) as run:
-        flow_of(run.config).run_all(run, fresh=fresh)
+        flows.run_all(run, fresh=fresh)
 
 
 @app.command()
@@ -90,10 +88,10 @@ def train(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
 
     Example: raydist train reader data.train=train.json data.dev=dev.json name=mine
     """
-    from raydist.flows import flow_of
+    from raydist import flows
 
     with opened(config, overrides, verbose) as run:
-        flow_of(run.config).train(run, fresh=fresh)
+        flows.train(run, fresh=fresh)
         ending = "_cross_encoder" if run.config.task == "cross_encoder" else ""
         print(f"model in {run.storage.path(run.config.name + ending, 'model')}")
 
@@ -120,10 +118,10 @@ def evaluate(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = 
 
     Example: raydist evaluate quickstart name=theirs evaluate.predictions.dev=predictions.json
     """
-    from raydist.flows import flow_of
+    from raydist import flows
 
     with opened(config, overrides, verbose) as run:
-        flow_of(run.config).evaluate(run)
+        flows.evaluate(run)
 
 
 @app.command()
@@ -175,6 +173,45 @@ def search(
 
 
 @app.command()
+def ask(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A reader's run, its model's folder, or a Hugging Face name.")],
+    question: Annotated[str, typer.Argument(help="What to ask.")],
+    passage: Annotated[str, typer.Option(metavar="FILE", help="The text to read, of any length; -: standard input.")],
+    n_best: Annotated[int, typer.Option(metavar="K", help="How many answers.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with scores.")] = False,
+) -> None:
+    """What a passage answers to a question: rank, probability, first and last character, text.
+
+    Example: raydist ask runs/quickstart "When was the bridge built?" --passage bridge.txt --n-best 3
+    """
+    from raydist.reader.answers import Reader
+
+    text = read_text(passage)
+    answer = Reader.load(run).ask(question, text, n_best=n_best)
+    if as_json:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(answer), ensure_ascii=False, indent=1))
+        return
+    if not answer.answered:
+        print(f"the passage does not seem to say (p {answer.null_probability:.4f}); its best spans:")
+    for rank, span in enumerate(answer.nbest, 1):
+        print(f"{rank:3}  {span.probability:6.4f}  {span.start}-{span.end}  {span.text}")
+
+
+def read_text(name: str) -> str:
+    """A text file; - is standard input."""
+    try:
+        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is not UTF-8 text (byte {error.start}); convert it first, for example with iconv") from None
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror or error}") from None
+
+
+@app.command()
 def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, verbose: Verbose = False) -> None:
     """Trials of a config over its section `sweep`, ranked. Interrupted, the same command goes on where it stopped.
 
@@ -184,12 +221,13 @@ def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
     from raydist.sweep.plan import plan_sweep
 
     loaded = load_config(config, overrides or ())
-    plan_sweep(loaded.config)  # what is wrong is told before Ray is loaded
+    plan_sweep(loaded.config)  # what is wrong is said before Ray is loaded
 
-    from raydist.cluster.sweep import run_sweep, sweep_cluster
+    from raydist.cluster.trials import RayTrials, sweep_cluster
+    from raydist.sweep.driver import run_sweep
 
     with sweep_cluster(loaded.config, verbose=verbose) as cluster:
-        run_sweep(loaded.config, cluster, fresh=fresh)
+        run_sweep(loaded.config, RayTrials(cluster), fresh=fresh)
 
 
 @app.command()
@@ -242,7 +280,7 @@ def status(run: Annotated[str, typer.Argument(metavar="RUN", help="The folder or
 
     Example: raydist status runs/quickstart
     """
-    from raydist.runs.status import describe_run
+    from raydist.status import describe_run
 
     print(describe_run(run))
 
@@ -307,7 +345,7 @@ def submit(
     """
     import inspect
 
-    from raydist.cluster.submit import follow, prepare, send
+    from raydist.submission.preflight import prepare
 
     callbacks = {info.name or info.callback.__name__: info.callback for info in app.registered_commands if info.callback}
     parameters = {name: inspect.signature(callback).parameters for name, callback in callbacks.items() if name != "submit"}
@@ -323,10 +361,13 @@ def submit(
         options=["--fresh"] * fresh + ["--verbose"] * verbose,
         commands={name: [f"--{option}" for option in taken] for name, taken in parameters.items() if "config" in taken},
     )
-    job_id = send(job)
+    from raydist.cluster.submit import Jobs
+
+    jobs = Jobs(job.target)
+    job_id = jobs.send(job)
     print(f"submitted {job_id}", flush=True)
     if not no_wait:
-        raise SystemExit(follow(job.target, job_id))
+        raise SystemExit(jobs.follow(job_id))
 
 
 @jobs_app.command("list")
@@ -335,9 +376,10 @@ def jobs_list(address: Address = None, insecure: Insecure = False) -> None:
 
     Example: raydist jobs list --address http://127.0.0.1:8265
     """
-    from raydist.cluster.submit import describe, list_jobs, reach
+    from raydist.cluster.submit import Jobs, describe
+    from raydist.submission.target import reach
 
-    jobs = list_jobs(reach(address, insecure=insecure))
+    jobs = Jobs(reach(address, insecure=insecure)).newest_first()
     print("\n".join(map(describe, jobs)) or "no job was submitted yet")
 
 
@@ -347,10 +389,11 @@ def jobs_logs(job: JobId = None, address: Address = None, insecure: Insecure = F
 
     Example: raydist jobs logs train-quickstart-1f6a09c2
     """
-    from raydist.cluster.submit import follow, pick, reach
+    from raydist.cluster.submit import Jobs
+    from raydist.submission.target import reach
 
-    target = reach(address, insecure=insecure)
-    raise SystemExit(follow(target, pick(target, job)))
+    jobs = Jobs(reach(address, insecure=insecure))
+    raise SystemExit(jobs.follow(jobs.pick(job)))
 
 
 @jobs_app.command("stop")
@@ -359,26 +402,57 @@ def jobs_stop(job: JobId = None, address: Address = None, insecure: Insecure = F
 
     Example: raydist jobs stop train-quickstart-1f6a09c2
     """
-    from raydist.cluster.submit import pick, reach, stop
+    from raydist.cluster.submit import Jobs
+    from raydist.submission.target import reach
 
-    target = reach(address, insecure=insecure)
-    name = pick(target, job, running=True)
-    print(f"{name}: {'stopping' if stop(target, name) else 'had ended already'}")
+    jobs = Jobs(reach(address, insecure=insecure))
+    name = jobs.pick(job, running=True)
+    print(f"{name}: {'stopping' if jobs.stop(name) else 'had ended already'}")
 
 
 @config_app.command("show")
-def config_show(config: ConfigArg, overrides: Overrides = None) -> None:
+def config_show(
+    config: ConfigArg,
+    words: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="[KEY | key=value ...]", help="Keys and sections to show, default: all; overrides."),
+    ] = None,
+) -> None:
     """Every value, and where it came from.
 
     Example: raydist config show quickstart optim.lr=2e-5
+
+    Example: raydist config show quickstart optim data.max_length
     """
     from raydist.config import flatten, load_config
+    from raydist.config.keys import known_key
 
-    loaded = load_config(config, overrides or ())
+    wanted = [known_key(word).name for word in words or () if "=" not in word]
+    loaded = load_config(config, [word for word in words or () if "=" in word])
     for key, value in flatten(loaded.config).items():
+        if wanted and not any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for name in wanted):
+            continue
         plain = key.removesuffix(".files")  # `dev: a.json` sets dev.files alone; what else a source has are defaults
         origin = loaded.origins.get(key) or loaded.origins.get(plain, "default")
         print(f"{key} = {value!r}".ljust(60) + f"  # {origin}")
+
+
+@config_app.command("explain")
+def config_explain(
+    keys: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="[KEY ...]", help="Dotted keys or sections; default: the list of sections."),
+    ] = None,
+) -> None:
+    """What a key is: its default, its values, its unit, and what it affects (nothing, rows, weights or scores).
+
+    Example: raydist config explain optim.lr
+
+    Example: raydist config explain objectives.infomax data.test.NAME.files
+    """
+    from raydist.config.explain import explain_key
+
+    print("\n\n".join([explain_key(key) for key in keys or [""]]))
 
 
 @config_app.command("check")
@@ -399,7 +473,7 @@ def config_check(config: ConfigArg, overrides: Overrides = None) -> None:
 
 @config_app.command("schema")
 def config_schema() -> None:
-    """The JSON schema of a config, for editors.
+    """The JSON schema of a config, for editors: with descriptions, limits, units and what each key affects.
 
     Example: raydist config schema > raydist.schema.json
     """
@@ -408,48 +482,6 @@ def config_schema() -> None:
     from raydist.config import Config
 
     print(json.dumps(Config.model_json_schema(), indent=2))
-
-
-INTERRUPTED, TOLD_TO_END = 130, 143
-LOST = {"RayActorError", "LocalRayletDiedError", "NodeDiedError", "ObjectLostError", "RpcError", "WorkerCrashedError"}
-
-
-def is_lost(error: Exception) -> bool:
-    """Whether Ray tells of something that is gone; by name, since many commands need no Ray. An actor that failed by its own
-    error is not gone."""
-    kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
-    return bool(kinds & LOST) and "creation task" not in str(error)
-
-
-def guarded(command: Callable[[], object]) -> int:
-    """Call it; turn what goes wrong into one message and an exit status."""
-    try:
-        command()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        return INTERRUPTED
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    except Exception as error:
-        from raydist.files.storage import StorageError
-
-        expected = isinstance(error, StorageError) or type(error).__name__ in ("TrainingFailed", "NotStarted")
-        if is_lost(error):
-            why = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
-            print(f"failed: Ray lost a process or node that this command needs ({why})", file=sys.stderr)
-            print("the same command goes on where this one stopped, as soon as the cluster answers again", file=sys.stderr)
-            return 1
-        if not expected:
-            import traceback
-
-            traceback.print_exc()
-        told = str(error) if expected else (str(error).strip().splitlines() or [""])[-1]
-        print(f"failed: {type(error).__name__ + ': ' if not expected else ''}{told}", file=sys.stderr)
-        return 1
-    return 0
 
 
 def job(command: str, arguments: list[str]) -> int:
@@ -464,36 +496,12 @@ def job(command: str, arguments: list[str]) -> int:
             if not hasattr(error, "show"):  # else: typer's own, for a command line that it could not read
                 raise
             error.show()
-            raise SystemExit(2) from None
+            raise SystemExit(WRONG_INPUT) from None
         if status == INTERRUPTED:  # typer makes this of a KeyboardInterrupt
             raise KeyboardInterrupt
         raise SystemExit(status)
 
-    with sigterm_as_ctrl_c() as received:
-        status = guarded(call)
-    return TOLD_TO_END if status == INTERRUPTED and received else status
-
-
-@contextmanager
-def sigterm_as_ctrl_c() -> Iterator[list[int]]:
-    """What Kubernetes, Slurm and `raydist jobs stop` send ends a command in the same way; the signals that came."""
-    received: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        at_ctrl_c = signal.getsignal(signal.SIGINT)  # of asyncio, where that runs
-        if not callable(at_ctrl_c):
-            raise KeyboardInterrupt
-        at_ctrl_c(signal.SIGINT, frame)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return exit_status(call)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A process on CPUs: its threads, a heap that keeps what it has, and what its processor knows."""
+"""A process on CPUs: its threads, a heap that keeps what it has, and what its processor can do."""
 
 from __future__ import annotations
 

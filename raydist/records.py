@@ -240,3 +240,15 @@ def name_rejected(rows: Iterable[Rejected]) -> str:
 
 def rejected_table(rows: Iterable[Rejected]) -> pa.Table:
     return pa.Table.from_pylist([asdict(row) for row in rows], schema=REJECTED_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How one question fared."""
+
+    id: str
+    language: str
+    prediction: str | None  # None: there was none
+    em: float  # 0 or 100
+    f1: float
+    has_answer: bool

@@ -1,18 +1,19 @@
 """How far a score would move with other questions: bootstrap over questions.
 
 What is resampled, with replacement, is the rows that are averaged: questions, or for AddSent and AddOneSent original questions
-(``metrics.adversarial_scores`` has one row for each). The model, its seed and the passages stay as they are, so an interval
+(``adversarial_scores`` has one row for each). The model, its seed and the passages stay as they are, so an interval
 says nothing about another training run, and questions about one passage are taken for independent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from raydist.errors import InputError
+from raydist.records import Score
 
 _NUMBERS_AT_ONCE = 1 << 21  # bounds the memory
 
@@ -95,3 +96,22 @@ def paired_bootstrap(
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     as_far = np.abs(means - difference) >= abs(difference) * (1 - 1e-12)
     return Comparison(difference, float(low), float(high), float((as_far.sum() + 1) / (samples + 1)), len(values), resampled)
+
+
+def adversarial_scores(scores: Sequence[Score]) -> list[Score]:
+    """AddSent and AddOneSent (docs/methods.md 3.7): one score per original question, that of its worst adversarial copy.
+
+    The original of an id is what stands before its first ``-``. Rows without prediction are passed over, an original without
+    any prediction scores 0, and the original itself counts only where it has no copy. EM is that of the row with the lowest F1,
+    the first of them in the order of the file. For the report, what is resampled is originals, not rows.
+    """
+    rows_of: dict[str, list[Score]] = {}
+    for score in scores:
+        rows_of.setdefault(score.id.split("-", 1)[0], []).append(score)
+    worst = []
+    for original, rows in rows_of.items():
+        predicted = [row for row in rows if row.prediction is not None]
+        copies = [row for row in predicted if row.id != original]
+        row = min(copies or predicted or rows, key=lambda row: row.f1)  # min takes the first of equals
+        worst.append(replace(row, id=original))
+    return worst

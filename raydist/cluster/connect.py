@@ -139,7 +139,7 @@ def _check_reachable(address: str) -> None:
 
 
 def quieten(level: int = logging.ERROR) -> None:
-    """Ray's own chatter off; ours tells what matters."""
+    """Ray's own chatter off; ours reports what matters."""
     from ray.data import DataContext
 
     context = DataContext.get_current()

@@ -1,4 +1,4 @@
-"""Ray on this machine alone: started again where that took too long, told of when it dies, and made to give way to training."""
+"""A local Ray: restarts a slow start, reports its death, yields the CPU to training."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any
 
 import psutil
 
+from raydist.errors import Failure
 from raydist.terminal import say
 
 # No node is taken away with notice, and the end of a training is seen sooner.
-# Its workers stand back for nobody: Ray gives them niceness 15, and a thread that waits for its turn holds up all others.
-# Workers that stages have left end after five minutes: kept for the next stage, they would be with a long training all along.
+# Its workers yield to nobody: Ray gives them niceness 15, and a thread that waits for its turn holds up all others.
+# Workers that stages have left end after five minutes: kept for the next stage, they would stay through a long training.
 ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # a report waits until the one before it was fetched
@@ -35,7 +36,7 @@ LOGS = "log_monitor"  # sends what workers print to this process
 STARTS = 3
 
 
-class NotStarted(RuntimeError):
+class NotStarted(Failure):
     """There is no cluster to work on."""
 
 
@@ -62,7 +63,7 @@ class LocalRay:
                     ) from None
                 say("Ray did not start within half a minute, as on a busy machine: once more")
         self.over = threading.Event()
-        self.stood_back: set[psutil.Process] | None = None  # who was there when the others were told to
+        self.stood_back: set[psutil.Process] | None = None  # all processes at the moment when Ray was made to yield
         own = {process: _title(process) for process in _children() - others}
         needed = {process: title for process, title in own.items() if title in NEEDED}
         if not options.get("log_to_driver"):
@@ -83,13 +84,13 @@ class LocalRay:
 
     def _help_newcomers(self) -> None:
         """What Ray starts meanwhile comes last, too, as its parent does. A worker that takes a dead one's place must not: where
-        others use all cores, it would hardly get to its first step, at which all are told anew.
+        others use all cores, it would hardly get to its first step, at which all are asked again.
         """
-        known = self.stood_back  # training may end meanwhile, and with it what is known of
-        if known is not None:
-            for process in _children() - known:
+        present = self.stood_back  # training may end meanwhile, and this becomes None
+        if present is not None:
+            for process in _children() - present:
                 _schedule(process, os.sched_getscheduler(0))
-                known.add(process)
+                present.add(process)
 
     def end(self) -> None:
         import ray
@@ -98,20 +99,20 @@ class LocalRay:
         ray.shutdown()
 
     def _watch(self, needed: dict[psutil.Process, str]) -> None:
-        """Nothing can go on without these, and every file is whole or not there: so tell, and end."""
+        """Nothing can go on without these, and every file is whole or absent: so say it, and end."""
         while not self.over.wait(1.0):
             self._help_newcomers()
             gone = [title for process, title in needed.items() if not _alive(process)]
             if gone and not self.over.is_set():
-                told = f"{' and '.join(gone)}, without which Ray cannot work, died or was killed"
-                print(f"\nfailed: {told}; the same command goes on where this one stopped", file=sys.stderr, flush=True)
+                why = f"{' and '.join(gone)}, without which Ray cannot work, died or was killed"
+                print(f"\nfailed: {why}; the same command goes on where this one stopped", file=sys.stderr, flush=True)
                 _kill(_children())
                 os._exit(1)
 
 
 @functools.cache
 def _comes_back() -> bool:
-    """Whether this system lets who was last be like all others again."""
+    """Whether this system lets a process that yielded be like all others again."""
     came, usual = [], os.sched_getscheduler(0)
 
     def try_it() -> None:
@@ -163,8 +164,8 @@ def _title(process: psutil.Process) -> str:
 
 @contextlib.contextmanager
 def hushed(*, but: str = "") -> Iterator[None]:
-    """Standard error of native code, too, held back; shown if what is inside fails. Where `but` is part of it, that is told
-    alone, as a PermissionError.
+    """Standard error of native code, too, held back; shown if what is inside fails. If `but` is part of it, a PermissionError
+    says that alone.
     """
     sys.stderr.flush()
     kept = os.dup(2)

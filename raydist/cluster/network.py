@@ -41,7 +41,7 @@ def listen_on_own_address() -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the interface with this address; None where that cannot be told (other systems, IPv6)."""
+    """The name of the interface with this address; None where the system does not say (not Linux, IPv6)."""
     try:
         import fcntl
 

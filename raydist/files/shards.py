@@ -25,8 +25,6 @@ import pyarrow.compute as pc
 
 from raydist.errors import InputError
 
-STRIDE = 64  # rows looked at together when the best are selected
-
 
 class Hits(NamedTuple):
     """Best rows of each question, best first; where there are fewer than k, row -1 and score 0."""
@@ -207,15 +205,3 @@ class OpenShards:
             for at, ids in enumerate(self._shard_ids)
         ]
         return pa.concat_arrays(parts).take(pa.array(np.argsort(order, kind="stable")))
-
-
-def compiled(loops: Callable[..., None]) -> Callable[..., None] | None:
-    """A function of loops over arrays, compiled; None where numba is not installed."""
-    try:
-        from numba import njit
-    except ImportError:
-        return None
-    try:
-        return njit(nogil=True, cache=True)(loops)
-    except RuntimeError:  # no folder to keep the compiled code in
-        return njit(nogil=True)(loops)

@@ -11,7 +11,7 @@ import posixpath
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from raydist.errors import InputError
+from raydist.errors import Failure, InputError
 
 FETCH_BYTES = 16 << 20  # of a remote file in one request
 
 
-class StorageError(RuntimeError):
+class StorageError(Failure):
     """Writing failed: the disk is full, or the store refuses. What was whole before still is."""
 
 
@@ -249,15 +249,6 @@ def folder_digest(folder: str | Path) -> str:
     """Of all files in a folder and below: names and bytes."""
     files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
     return fingerprint({path.relative_to(folder).as_posix(): file_digest(path) for path in files})
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two flat mappings, one line each."""
-    return [
-        f"{key}: was {before.get(key)!r}, now {now.get(key)!r}"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key)
-    ]
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

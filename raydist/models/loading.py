@@ -14,6 +14,7 @@ from typing import Any
 
 from raydist.errors import InputError
 from raydist.files.storage import Storage, file_digest
+from raydist.models.encoders import set_dropout
 
 # read once, when huggingface_hub is imported, by transformers at the latest
 os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "5")
@@ -28,11 +29,6 @@ TINY_SHAPE = {
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # the first that is there is read; the second names shards
 TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # any of these makes one
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"]
-DROPOUTS = (
-    *("hidden_dropout_prob", "attention_probs_dropout_prob"),  # BERT's and most others'
-    *("dropout", "attention_dropout"),  # DistilBERT's
-    *("embedding_dropout", "mlp_dropout", "classifier_dropout"),  # ModernBERT's
-)
 TOWERS = ("query", "answer")  # folders of a dual encoder whose towers are separate
 
 
@@ -40,6 +36,10 @@ def model_folder(name: str, revision: str | None = None, *, towers: bool = False
     """The local folder of a model's files; an InputError says what can be had where this one cannot.
 
     With `towers` it may hold two of them, as a retriever does that was trained with separate ones (`tower_folder`).
+
+    >>> import raydist
+    >>> sorted(path.name for path in raydist.model_folder("builtin:tiny").iterdir())
+    ['config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json']
     """
     if name == "builtin:tiny":
         return _tiny_folder()
@@ -91,6 +91,14 @@ def opening(auto_class: Any, folder: Path) -> Iterator[None]:
         raise InputError(f"{folder}: cannot be opened with {auto_class.__name__}: {why}") from None
 
 
+def open_config(folder: Path) -> Any:
+    """The config of transformers in a folder."""
+    from transformers import AutoConfig
+
+    with opening(AutoConfig, folder):
+        return AutoConfig.from_pretrained(folder)
+
+
 def load_shape(auto_class: Any, folder: Path) -> Any:
     """A model of transformers as a folder's config describes it: its modules, without weights."""
     import torch
@@ -127,9 +135,8 @@ def load_pretrained(
         torch.manual_seed(seed)
         with opening(auto_class, folder):
             config = AutoConfig.from_pretrained(folder, **settings)
-        for key in DROPOUTS:
-            if dropout is not None and getattr(config, key, None) is not None:
-                setattr(config, key, dropout)
+        if dropout is not None:
+            set_dropout(config, dropout)
         how = {} if attention == "auto" else {"attn_implementation": attention}
         return open_weights(auto_class, folder, config=config, **how)[0]
 

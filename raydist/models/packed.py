@@ -18,7 +18,6 @@ A attention heads, D units of a head.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, groupby, pairwise
@@ -31,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raydist.errors import InputError
+from raydist.models.encoders import counts_positions, encoder_of, longest_input, takes_types
 from raydist.models.loading import open_weights, opening
 
 Pooling = Literal["cls", "mean"]
@@ -38,7 +38,6 @@ Ids = Sequence[int]
 
 CPU_TOKENS, GPU_TOKENS = 1024, 16_384  # of a batch; on a CPU more fall out of the cache
 PLAIN_ATTENTION = 96  # tokens of a sequence, at most
-FIRST_POSITION = {"bert": 0, "roberta": 1, "xlm-roberta": 1, "camembert": 1}  # packed kinds; 1: counted from the padding id
 
 
 def cut_by_tokens(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
@@ -130,8 +129,8 @@ class PackedEncoder:
         self.in_bf16 = precision == "bf16"
         self.device: torch.device = next(model.parameters()).device
         self.token_budget = token_budget or (CPU_TOKENS if self.device.type == "cpu" else GPU_TOKENS)
-        self.takes_types = "token_type_ids" in inspect.signature(self.base.forward).parameters
-        self.max_tokens = _max_tokens(model.config)
+        self.takes_types = takes_types(self.base)
+        self.max_tokens = longest_input(model.config) or 10**9
         dtype = torch.bfloat16 if self.in_bf16 else torch.float32
         found = list(self.base.encoder.layer) if self._can_pack() else []
         self.layers = [_Layer(layer, dtype, is_last=layer is found[-1]) for layer in found]
@@ -199,7 +198,7 @@ class PackedEncoder:
         is_plain = getattr(config, "position_embedding_type", None) in (None, "absolute")
         is_plain &= not getattr(config, "is_decoder", False)
         is_float = all(weight.dtype == torch.float32 for weight in self.base.parameters())
-        return config.model_type in FIRST_POSITION and is_plain and is_float and self.device.type == "cpu"
+        return encoder_of(config).is_packed and is_plain and is_float and self.device.type == "cpu"
 
     def _embed(self, batch: _Batch) -> Tensor:
         tables = self.base.embeddings
@@ -211,7 +210,7 @@ class PackedEncoder:
         return tables.LayerNorm(words_TH + tables.position_embeddings(positions_T))
 
     def _positions(self, ids_NL: Tensor) -> Tensor:
-        if not FIRST_POSITION[self.base.config.model_type]:
+        if not counts_positions(self.base.config):
             return torch.arange(ids_NL.shape[1]).expand_as(ids_NL)
         pad = self.base.config.pad_token_id
         is_word_NL = ids_NL != pad  # a text can hold the padding token as a word; transformers does not count it
@@ -282,13 +281,6 @@ def _each(batches: Iterator[list[int]], work: Callable[[list[int]], None], threa
             pool.shutdown(cancel_futures=True)
         finally:  # a second Ctrl-C ends the waiting
             torch.set_num_threads(threads)  # of the threads' own setting, a part is the whole process's
-
-
-def _max_tokens(config: Any) -> int:
-    """How long a sequence can be: positions, less those that are counted from the padding id."""
-    positions = getattr(config, "max_position_embeddings", None) or 10**9
-    is_counted = FIRST_POSITION.get(config.model_type)  # others may have no padding id
-    return positions - (config.pad_token_id + 1 if is_counted else 0)
 
 
 class _Group(NamedTuple):

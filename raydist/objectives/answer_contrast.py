@@ -50,7 +50,24 @@ def contrast_loss(question_BH: Tensor, gold_BH: Tensor, rivals: Sequence[tuple[T
 
 
 class AnswerContrast(Objective):
-    """L_con over rows with an answer, and the two weights of Eq. 9."""
+    """L_con over rows with an answer, and the two weights of Eq. 9. The task's own loss, beside it, counts `base_weight(step)`.
+
+    >>> import torch, raydist
+    >>> from transformers import AutoTokenizer
+    >>> reader = raydist.SpanReader.over("builtin:tiny")
+    >>> tokenizer = AutoTokenizer.from_pretrained(raydist.model_folder("builtin:tiny"))
+    >>> ids, place = torch.randint(5, 30, (4, 12)), torch.arange(12).expand(4, 12)
+    >>> batch = raydist.Batch.whole(
+    ...     ids, question=(place > 0) & (place < 4), passage=(place > 4) & (place < 11), start=[5, 6, 7, 8], end=[6, 6, 9, 8]
+    ... )
+    >>> codes = raydist.piece_codes(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+    >>> objective = raydist.AnswerContrast(raydist.top_spans, codes, top=10)
+    >>> terms = objective(batch, reader(batch), reader)
+    >>> loss = sum(weight * terms[part].mean for part, weight in objective.weights(step=0).items())
+    >>> loss.backward()
+    >>> sorted(terms)
+    ['loss', 'nearest']
+    """
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ total is a zero that touches every parameter of the objective, and a running mea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -46,7 +46,17 @@ class GroupRows:
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one rank in one group."""
+    """The rows of one rank in one group. For a loop of one's own, in one process, `whole` makes one from tensors.
+
+    >>> import torch, raydist
+    >>> ids = torch.randint(5, 30, (2, 8))                      # [CLS] question question [SEP] passage passage passage [SEP]
+    >>> place = torch.arange(8).expand(2, 8)
+    >>> batch = raydist.Batch.whole(
+    ...     ids, question=(place > 0) & (place < 3), passage=(place > 3) & (place < 7), start=[4, 5], end=[5, 5]
+    ... )
+    >>> batch.answer_BT.int().tolist()
+    [[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0]]
+    """
 
     rows_name: ClassVar[str] = "windows"  # in messages
 
@@ -64,6 +74,57 @@ class Batch:
     seed: int = 0
     step: int = 0
     extras: dict[str, Tensor] = field(default_factory=dict)  # what one objective alone needs, by column name
+
+    @classmethod
+    def whole(
+        cls,
+        input_ids: Tensor,
+        *,
+        question: Tensor,
+        passage: Tensor,
+        start: Tensor | Sequence[int],
+        end: Tensor | Sequence[int],
+        attention: Tensor | None = None,
+        token_types: Tensor | None = None,
+        has_answer: Tensor | Sequence[bool] | None = None,
+        passage_keys: Sequence[int] | None = None,
+        answer_keys: Sequence[int] | None = None,
+        seed: int = 0,
+        step: int = 0,
+        extras: dict[str, Tensor] | None = None,
+    ) -> Batch:
+        """A whole step in one process. `start` and `end` are the gold tokens, both in; masks are [rows, tokens].
+
+        Left out: every token is real, every row has an answer, and passages and answers all differ. Rows with equal
+        `passage_keys` are about the same passage, with equal `answer_keys` have the same answer text.
+        """
+        rows, device = len(input_ids), input_ids.device
+        real = torch.ones_like(input_ids, dtype=torch.bool) if attention is None else attention.bool()
+        answered = torch.ones(rows, dtype=torch.bool) if has_answer is None else torch.as_tensor(has_answer).bool()
+        world = GroupRows(
+            row=np.arange(rows),
+            has_answer=answered.cpu().numpy(),
+            passage=np.arange(rows) if passage_keys is None else np.asarray(passage_keys),
+            answer=np.arange(rows) if answer_keys is None else np.asarray(answer_keys),
+            tokens=real.sum(1).cpu().numpy(),
+            passage_tokens=passage.bool().sum(1).cpu().numpy(),
+        )
+        return cls(
+            input_ids_BT=input_ids,
+            attention_BT=real,
+            question_BT=question.bool(),
+            passage_BT=passage.bool(),
+            start_B=torch.as_tensor(start, device=device),
+            end_B=torch.as_tensor(end, device=device),
+            has_answer_B=answered.to(device),
+            token_types_BT=token_types,
+            groups=(world,),
+            group=0,
+            mine=torch.arange(rows, device=device),
+            seed=seed,
+            step=step,
+            extras=extras or {},
+        )
 
     @property
     def world(self) -> GroupRows:

@@ -51,7 +51,27 @@ def _hide(score_BK: Tensor, mask_BK: Tensor) -> Tensor:
 
 
 class HardLearning(Objective):
-    """L_hl of every row; replaces the span loss. ``learned`` alone has parameters: one number per type of span."""
+    """L_hl of every row; replaces the span loss. ``learned`` alone has parameters: one number per type of span.
+
+    Each row has the spans that a base reader ranks best, gold among them, as columns of the batch's extras:
+
+    >>> import torch, raydist
+    >>> reader = raydist.SpanReader.over("builtin:tiny")
+    >>> ids, place = torch.randint(5, 30, (4, 12)), torch.arange(12).expand(4, 12)
+    >>> start, end = torch.tensor([[5, 6], [6, 5], [7, 7], [8, 5]]), torch.tensor([[6, 6], [6, 6], [9, 7], [8, 5]])
+    >>> extras = {"nbest_start_BK": start, "nbest_end_BK": end, "nbest_mask_BK": torch.ones(4, 2).bool()}
+    >>> extras |= {"nbest_type_BK": torch.tensor([[0, 1]] * 4), "nbest_gold_B": torch.zeros(4).long()}    # gold: column 0
+    >>> batch = raydist.Batch.whole(
+    ...     ids, question=(place > 0) & (place < 4), passage=(place > 4) & (place < 11), start=[5, 6, 7, 8], end=[6, 6, 9, 8],
+    ...     extras=extras
+    ... )
+    >>> objective = raydist.HardLearning()
+    >>> terms = objective(batch, reader(batch), reader)
+    >>> loss = sum(weight * terms[part].mean for part, weight in objective.weights(step=0).items())
+    >>> loss.backward()
+    >>> sorted(terms)
+    ['entropy', 'gold_first', 'loss']
+    """
 
     def __init__(
         self,

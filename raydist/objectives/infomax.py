@@ -121,6 +121,19 @@ class Infomax(Objective):
 
     Parts ``local`` and ``global`` are -LC and -GC, means over the usable rows; ``local_accuracy`` and ``global_accuracy`` are
     for looking at. Dropout on the inputs of g is drawn once a vector, by its row, and shared by all pairs that vector is in.
+
+    >>> import torch, raydist
+    >>> reader = raydist.SpanReader.over("builtin:tiny")
+    >>> ids, place = torch.randint(5, 30, (4, 12)), torch.arange(12).expand(4, 12)
+    >>> batch = raydist.Batch.whole(
+    ...     ids, question=(place > 0) & (place < 4), passage=(place > 4) & (place < 11), start=[5, 6, 7, 8], end=[6, 6, 9, 8]
+    ... )
+    >>> objective = raydist.Infomax(reader.config.hidden_size)
+    >>> terms = objective(batch, reader(batch), reader)
+    >>> loss = sum(weight * terms[part].mean for part, weight in objective.weights(step=0).items())
+    >>> loss.backward()
+    >>> sorted(terms)
+    ['global', 'global_accuracy', 'local', 'local_accuracy']
     """
 
     def __init__(

@@ -19,11 +19,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Tokens:
-    """Padded input of an encoder."""
+    """Padded input of an encoder.
+
+    >>> import torch, raydist
+    >>> tokens = raydist.Tokens(torch.tensor([[1, 5, 2], [1, 2, 0]]), torch.tensor([[True] * 3, [True, True, False]]))
+    >>> sorted(tokens.inputs())                                  # for a model of transformers
+    ['attention_mask', 'input_ids']
+    """
 
     ids_BT: Tensor
     attention_BT: Tensor  # bool, real tokens
-    types_BT: Tensor | None  # None where the model has no token types
+    types_BT: Tensor | None = None  # None where the model has no token types
 
     def __len__(self) -> int:
         return len(self.ids_BT)
@@ -100,10 +106,24 @@ class CrossGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossBatch(GroupBatch):
-    """``[CLS] question [SEP] sentence [SEP]`` and whether the one answers the other."""
+    """``[CLS] question [SEP] sentence [SEP]`` and whether the one answers the other.
+
+    >>> import torch, raydist
+    >>> tokens = raydist.Tokens(torch.randint(5, 30, (3, 7)), torch.ones(3, 7, dtype=torch.bool))
+    >>> len(raydist.CrossBatch.whole(tokens, labels=[1, 0, 0]).world)
+    3
+    """
 
     tokens: Tokens
     label_B: Tensor  # float, from 0 to 1
+
+    @classmethod
+    def whole(cls, tokens: Tokens, labels: Tensor | Sequence[float]) -> CrossBatch:
+        """A whole step in one process."""
+        rows, device = len(tokens), tokens.ids_BT.device
+        label_B = torch.as_tensor(labels, device=device).float()
+        groups = (CrossGroup(np.arange(rows)),)
+        return cls(groups=groups, group=0, mine=torch.arange(rows, device=device), tokens=tokens, label_B=label_B)
 
 
 @dataclass(frozen=True)
@@ -126,7 +146,14 @@ class PairGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class PairBatch(GroupBatch):
-    """Questions and their answers; with mined negatives and a teacher's logits where there are any."""
+    """Questions and their answers; with mined negatives and a teacher's logits where there are any.
+
+    >>> import torch, raydist
+    >>> questions, answers = (raydist.Tokens(torch.randint(5, 30, (4, 6)), torch.ones(4, 6).bool()) for _ in range(2))
+    >>> batch = raydist.PairBatch.whole(questions, answers, weights=[1, 1, 0.5, 1], question_keys=[0, 0, 1, 2])
+    >>> batch.world.weight.tolist()
+    [1.0, 1.0, 0.5, 1.0]
+    """
 
     questions: Tokens
     answers: Tokens
@@ -136,10 +163,58 @@ class PairBatch(GroupBatch):
     teacher_B: Tensor  # float, the teacher's logit of the pair itself; 0 where it is not known
     teacher_K: Tensor  # float, of each negative
 
+    @classmethod
+    def whole(
+        cls,
+        questions: Tokens,
+        answers: Tokens,
+        *,
+        weights: Sequence[float] | None = None,
+        question_keys: Sequence[int] | None = None,
+        answer_keys: Sequence[int] | None = None,
+    ) -> PairBatch:
+        """A whole step in one process, without mined negatives: each row's negatives are the other rows' answers.
+
+        Left out: weights are 1, and questions and answers all differ. Rows with equal `question_keys` ask the same, with equal
+        `answer_keys` have the same words for an answer: they are no negatives of each other.
+        """
+        rows, device = len(questions), questions.ids_BT.device
+        nothing = np.zeros(0, np.int64)
+        group = PairGroup(
+            row=np.arange(rows),
+            question=np.arange(rows) if question_keys is None else np.asarray(question_keys),
+            bag_key=np.arange(rows) if answer_keys is None else np.asarray(answer_keys),
+            weight=np.ones(rows) if weights is None else np.asarray(weights, np.float64),
+            positives=nothing,
+            positives_of=nothing,
+            negative_bag_key=nothing,
+            negative_of=nothing,
+            has_teacher=np.zeros(rows, bool),
+        )
+        none = torch.zeros(0, dtype=torch.long, device=device)
+        return cls(
+            groups=(group,),
+            group=0,
+            mine=torch.arange(rows, device=device),
+            questions=questions,
+            answers=answers,
+            negatives=None,
+            negatives_mine=none,
+            negative_row_K=none,
+            teacher_B=torch.zeros(rows, device=device),
+            teacher_K=none.float(),
+        )
+
 
 class PairVectors(NamedTuple):
-    """A dual encoder's output for a batch; all of length 1."""
+    """A dual encoder's output for a batch; all of length 1. No rows of negatives where there are none.
+
+    >>> import torch, raydist
+    >>> vectors = torch.nn.functional.normalize(torch.randn(2, 4, 8), dim=2)
+    >>> raydist.PairVectors(vectors[0], vectors[1], torch.zeros(0, 8)).answer_BD.shape
+    torch.Size([4, 8])
+    """
 
     question_BD: Tensor
     answer_BD: Tensor
-    negative_KD: Tensor  # no rows where there are no negatives
+    negative_KD: Tensor

@@ -169,6 +169,19 @@ class Pfa(Objective):
     ``critic_steps`` moves H that many times before the step, each tensor by ``critic_lr`` in root mean square along its
     gradient, which is Adam's size of a step with no state to keep, to checkpoint or to synchronise; gradients are summed over
     ranks, so H stays the same everywhere.
+
+    >>> import torch, raydist
+    >>> reader = raydist.SpanReader.over("builtin:tiny")
+    >>> ids, place = torch.randint(5, 30, (4, 12)), torch.arange(12).expand(4, 12)
+    >>> batch = raydist.Batch.whole(
+    ...     ids, question=(place > 0) & (place < 4), passage=(place > 4) & (place < 11), start=[5, 6, 7, 8], end=[6, 6, 9, 8]
+    ... )
+    >>> objective = raydist.Pfa(reader.config.hidden_size)
+    >>> terms = objective(batch, reader(batch), reader)
+    >>> loss = sum(weight * terms[part].mean for part, weight in objective.weights(step=0).items())
+    >>> loss.backward()
+    >>> sorted(terms)
+    ['alignment', 'critic', 'penalty', 'perturbed_span']
     """
 
     def __init__(

@@ -88,7 +88,18 @@ def by_row(own_B: Tensor, negative_K: Tensor, row_K: Tensor) -> tuple[Tensor, Te
 
 
 class Ranking(Objective):
-    """The dual encoder's loss. Rows have weights; a term is a sum over this rank's rows and the count over the step."""
+    """The dual encoder's loss. Rows have weights; a term is a sum over this rank's rows and the count over the step.
+
+    >>> import torch, raydist
+    >>> questions, answers = (raydist.Tokens(torch.randint(5, 30, (4, 6)), torch.ones(4, 6).bool()) for _ in range(2))
+    >>> batch = raydist.PairBatch.whole(questions, answers, weights=[1, 1, 0.5, 1])
+    >>> towers = torch.randn(2, 4, 8, requires_grad=True)                       # in place of an encoder's vectors
+    >>> vectors = torch.nn.functional.normalize(towers, dim=2)
+    >>> terms = raydist.Ranking(scale=20.0)(batch, raydist.PairVectors(vectors[0], vectors[1], torch.zeros(0, 8)))
+    >>> terms["loss"].mean.backward()
+    >>> sorted(terms), towers.grad.abs().sum().item() > 0
+    (['accuracy', 'loss'], True)
+    """
 
     def __init__(
         self,
@@ -156,7 +167,16 @@ class Ranking(Objective):
 
 
 class CrossEntropy(Objective):
-    """L_ce of a cross-encoder with one logit (docs/methods.md 5.3), and its accuracy at p = 1/2."""
+    """L_ce of a cross-encoder with one logit (docs/methods.md 5.3), and its accuracy at p = 1/2.
+
+    >>> import torch, raydist
+    >>> tokens = raydist.Tokens(torch.randint(5, 30, (3, 7)), torch.ones(3, 7).bool())
+    >>> logits = torch.zeros(3, requires_grad=True)                             # in place of a model's
+    >>> terms = raydist.CrossEntropy()(raydist.CrossBatch.whole(tokens, labels=[1, 0, 0]), logits)
+    >>> terms["loss"].mean.backward()
+    >>> round(terms["loss"].mean.item(), 4), round(terms["accuracy"].mean.item(), 4)
+    (0.6931, 0.3333)
+    """
 
     def weights(self, step: int) -> dict[str, float]:
         return {"loss": 1.0}

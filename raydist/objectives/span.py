@@ -54,7 +54,21 @@ def span_term(output: ReaderOutput, batch: Batch, *, span_reduction: str, mask_n
 
 
 class Span(Objective):
-    """L_span, in the reduction that the weights of all other objectives are converted to."""
+    """L_span, in the reduction that the weights of all other objectives are converted to: the loss of a plain reader.
+
+    >>> import torch, raydist
+    >>> reader = raydist.SpanReader.over("builtin:tiny")
+    >>> ids, place = torch.randint(5, 30, (4, 12)), torch.arange(12).expand(4, 12)
+    >>> batch = raydist.Batch.whole(
+    ...     ids, question=(place > 0) & (place < 4), passage=(place > 4) & (place < 11), start=[5, 6, 7, 8], end=[6, 6, 9, 8]
+    ... )
+    >>> objective = raydist.Span()
+    >>> terms = objective(batch, reader(batch), reader)
+    >>> loss = sum(weight * terms[part].mean for part, weight in objective.weights(step=0).items())
+    >>> loss.backward()
+    >>> sorted(terms), loss.item() > 0
+    (['loss'], True)
+    """
 
     def __init__(self, *, span_reduction: str = "mean", mask_non_passage: bool = True) -> None:
         super().__init__()

@@ -47,6 +47,10 @@ def piece_codes(pieces: Sequence[str]) -> Tensor:
     Lower case; punctuation, blanks and the marks of word borders leave nothing. Marks are those that most pieces have: ``##``
     where a word goes on, or ``▁`` or ``Ġ`` where it begins, the last in vocabularies whose letters stand for bytes. Pieces are
     as the tokenizer stores them: ``tokenizer.convert_ids_to_tokens(range(len(tokenizer)))``.
+
+    >>> import raydist
+    >>> raydist.piece_codes(["[CLS]", "bridge", "##s", "Bridge"]).shape
+    torch.Size([4, 4])
     """
     mark = max(("##", "▁", "Ġ"), key=lambda mark: sum(len(piece) > len(mark) and piece.startswith(mark) for piece in pieces))
     texts = [_read(piece, mark) for piece in pieces]

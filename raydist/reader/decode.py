@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raydist.kernels.first_k import first_k
+from raydist.kernels.text_slices import text_slices
 from raydist.records import PREDICTION_SCHEMA, SPAN_TYPE
 
 _LOWEST = float("-inf")
@@ -29,19 +31,6 @@ class Spans(NamedTuple):
     end_BK: Tensor
     score_BK: Tensor  # float32; -inf where not valid
     valid_BK: Tensor  # bool
-
-
-def _first_k(score_BN: Tensor, k: int) -> Tensor:
-    """Positions of the k best scores of each row; of equal scores the lower position first. Scores hold no minus zero."""
-    n = score_BN.shape[1]
-    bits_BN = score_BN.view(torch.int32)
-    rising_BN = (bits_BN >> 31).bitwise_and_(0x7FFFFFFF).bitwise_xor_(bits_BN)  # integers in the order of the floats
-    key_BN = torch.add(torch.arange(n - 1, -1, -1, device=score_BN.device), rising_BN, alpha=1 << 32)  # no two are equal
-    if k >= n or score_BN.device.type != "cpu":
-        return key_BN.topk(min(k, n)).indices
-    keys = np.partition(key_BN.numpy(), n - k)[:, n - k :]  # a third of topk's time on a CPU
-    keys.sort()
-    return torch.from_numpy(n - 1 - (keys[:, ::-1] & 0xFFFFFFFF))
 
 
 def _padded(start_BN: Tensor, end_BN: Tensor, score_BN: Tensor, k: int) -> Spans:
@@ -57,18 +46,24 @@ def top_spans(start_BT: Tensor, end_BT: Tensor, passage_BT: Tensor, k: int, max_
 
     The search is exact and needs only a [B, k, L] table. A start's best span is its logit plus the largest end logit in reach;
     a span whose start is not among the k best starts by that measure has k spans before it, so it is not among the k best.
+
+    >>> import torch, raydist
+    >>> start, end = torch.tensor([[0.0, 3.0, 1.0, 0.0]]), torch.tensor([[0.0, 0.0, 2.0, 1.0]])
+    >>> spans = raydist.top_spans(start, end, torch.ones(1, 4).bool(), k=2, max_answer_length=2)
+    >>> spans.start_BK.tolist(), spans.end_BK.tolist(), spans.score_BK.tolist()
+    ([[1, 1]], [[2, 1]], [[5.0, 3.0]])
     """
     L = min(max_answer_length, start_BT.shape[1])
     start_BT = start_BT.float().where(passage_BT, _LOWEST).add_(0.0)  # so that no sum is minus zero
     end_BT = F.pad(end_BT.float().where(passage_BT, _LOWEST), (0, L - 1), value=_LOWEST)
 
     reach_BT = F.max_pool1d(end_BT, L, stride=1)
-    kept_BS = _first_k(start_BT + reach_BT, k).sort(1).values  # in the order of the text, and so is the table
+    kept_BS = first_k(start_BT + reach_BT, k).sort(1).values  # in the order of the text, and so is the table
     row_B1 = torch.arange(len(kept_BS), device=kept_BS.device)[:, None]
     end_BSL = end_BT.unfold(1, L, 1)[row_B1, kept_BS]
     score_BN = end_BSL.add_(start_BT.gather(1, kept_BS)[:, :, None]).flatten(1)
 
-    best_BK = _first_k(score_BN, k)
+    best_BK = first_k(score_BN, k)
     start_BK = kept_BS.gather(1, best_BK // L)
     return _padded(start_BK, start_BK + best_BK % L, score_BN.gather(1, best_BK), k)
 
@@ -80,36 +75,16 @@ def top_spans_product(
     """`nbest_compat: top_n_product`: pairs of the n best starts and the n best ends, wherever they lie, then those that are no
     spans of the passage dropped. Can return fewer than k spans, and miss better ones."""
     start_BT, end_BT = start_BT.float() + 0.0, end_BT.float() + 0.0  # no minus zero
-    start_Bn, end_Bn = _first_k(start_BT, n).sort(1).values, _first_k(end_BT, n).sort(1).values
+    start_Bn, end_Bn = first_k(start_BT, n).sort(1).values, first_k(end_BT, n).sort(1).values
     score_Bnn = start_BT.gather(1, start_Bn)[:, :, None] + end_BT.gather(1, end_Bn)[:, None, :]
     inside_Bnn = passage_BT.gather(1, start_Bn)[:, :, None] & passage_BT.gather(1, end_Bn)[:, None, :]
     length_Bnn = end_Bn[:, None, :] - start_Bn[:, :, None] + 1
     fits_Bnn = inside_Bnn & (length_Bnn >= 1) & (length_Bnn <= max_answer_length)
     score_BN = score_Bnn.where(fits_Bnn, _LOWEST).flatten(1)
 
-    best_BK = _first_k(score_BN, k)
+    best_BK = first_k(score_BN, k)
     m = end_Bn.shape[1]
     return _padded(start_Bn.gather(1, best_BK // m), end_Bn.gather(1, best_BK % m), score_BN.gather(1, best_BK), k)
-
-
-def _slices(contexts: Sequence[str], which: np.ndarray, start: np.ndarray, end: np.ndarray) -> pa.StringArray:
-    """``contexts[which[i]][start[i]:end[i]]`` for all i, as Arrow cuts them: string views into one buffer, then copied."""
-    place = {context: i for i, context in enumerate(dict.fromkeys(contexts))}  # questions share contexts
-    text = np.frombuffer("".join(place).encode() + bytes(12), np.uint8)
-    if len(text) >= 1 << 31:
-        raise ValueError(f"contexts of {len(text):,} bytes are too many for one call")
-    byte = np.flatnonzero((text & 0xC0) != 0x80)  # where each character begins
-    first = np.cumsum([0, *map(len, place)])[[place[context] for context in contexts]][which]
-    begin = byte[first + start]
-    size = byte[first + end] - begin
-
-    view = np.empty((len(which), 4), np.int32)  # size, the first four bytes, number of the buffer, where in the buffer
-    head = np.lib.stride_tricks.sliding_window_view(text, 12)[begin]
-    view[:, 0], view[:, 1], view[:, 2], view[:, 3] = size, head[:, :4].copy().view(np.int32)[:, 0], 0, begin
-    short = size <= 12  # such texts stand in the view itself, zeros after them
-    view[short, 1:] = np.where(np.arange(12) < size[short, None], head[short], 0).astype(np.uint8).view(np.int32)
-    views = pa.Array.from_buffers(pa.string_view(), len(view), [None, pa.py_buffer(view), pa.py_buffer(text)])
-    return views.cast(pa.string())
 
 
 def nbest_table(
@@ -178,7 +153,7 @@ def nbest_table(
 
     spans_column = pa.StructArray.from_arrays(
         [
-            _slices(contexts, example, char_start, char_end),
+            text_slices(contexts, example, char_start, char_end),
             pa.array(char_start.astype(np.int32)),
             pa.array(char_end.astype(np.int32)),
             pa.array(score),

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from raydist.reader.metrics import (
-    adversarial_scores,
     aggregate,
     apply_threshold,
     best_threshold,
@@ -19,7 +18,7 @@ from raydist.reader.metrics import (
     score_predictions,
 )
 from raydist.records import EVALUATION_SCHEMA, Answer, Example
-from raydist.statistics import bootstrap_interval
+from raydist.statistics import adversarial_scores, bootstrap_interval
 
 Nbest = Mapping[str, Sequence[Mapping[str, Any]]]  # question id -> spans, best first; only "text" is sure to be there
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raydist.corpus.rules import choose_rule
 from raydist.draws import Fold
 from raydist.errors import InputError
 from raydist.files.stage import Made, encode_table
@@ -20,16 +21,14 @@ from raydist.models.loading import model_folder
 from raydist.models.located import Location, Model, NamedModel, StoredModel, tokenizer_digest
 from raydist.reader import two_stage
 from raydist.reader.evaluate import evaluate_set, examples_of, with_unique_ids
-from raydist.reader.metrics import choose_rule, null_differences, read_predictions
+from raydist.reader.metrics import null_differences, read_predictions
 from raydist.reader.prepare import choose_questions, make_examples, prepare
 from raydist.reader.stages import Predictions, WindowSet
+from raydist.runs import trackers
 from raydist.runs.locate import locate
-from raydist.runs.report import write_run_report
 from raydist.runs.run import Run
 from raydist.runs.training import train_rows
 from raydist.terminal import said_if_long, say, say_table
-from raydist.training import trackers
-from raydist.training.plan import num_steps
 
 
 def run_all(run: Run, *, fresh: bool = False) -> None:
@@ -44,7 +43,6 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
     if run.config.objectives.hard_learning:
         two_stage.evaluate_base(run)
     evaluate(run)
-    write_run_report(run)
 
 
 # --- training --------------------------------------------------------------------------------------------------------
@@ -67,7 +65,7 @@ def check_contrast(run: Run, rows: int) -> None:
     if not contrast or contrast.schedule != "sequential":
         return
     wait = round(contrast.sequential_epochs * -(-rows // given.batch_size))
-    steps = num_steps(rows, batch_size=given.batch_size, epochs=given.epochs, max_steps=given.max_steps)
+    steps = given.num_steps(rows)
     if wait >= steps:
         raise InputError(
             f"objectives.answer_contrast waits for sequential_epochs {contrast.sequential_epochs:g}, here {wait:,} steps, and "

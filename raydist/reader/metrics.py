@@ -15,7 +15,7 @@ import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,9 @@ import numpy as np
 import pyarrow as pa
 
 from raydist.errors import InputError
-from raydist.records import Example
+from raydist.records import Answer, Example, Score
 
 RULES = ("squad", "mrqa", "mlqa")
-
-_MLQA_NAME = re.compile(r"mlqa|context-[a-z]{2}-question-[a-z]{2}\b", re.IGNORECASE)
 
 # What MLQA's official rule blanks out, by language of the passage. The Arabic article goes wherever its two letters stand, also
 # inside a word: the official pattern does that, and scores are comparable only if it is kept. Hindi and Chinese have no list.
@@ -57,23 +55,6 @@ _ANY_PUNCTUATION = _DropPunctuation()
 _CHINESE = re.compile(r"([\u4e00-\u9fa5])")
 
 
-def choose_rule(given: str, source: Mapping[str, Any]) -> str:
-    """The rule of a data set that was read from ``source`` (an examples stage's identity): the given one, or under ``auto``
-
-    ``mlqa`` where every file, or data set or config on the hub, is called like MLQA's; ``mrqa`` where every file has MRQA's
-    format, or a data set its name; else ``squad``.
-    """
-    if given != "auto":
-        return given
-    if "hub" in source:
-        name, _, config = source["hub"]
-        called = f"{Path(name).name} {config or ''}"
-        return "mlqa" if _MLQA_NAME.search(called) else "mrqa" if "mrqa" in called.lower() else "squad"
-    if all(_MLQA_NAME.search(file["name"]) for file in source["files"]):
-        return "mlqa"
-    return "mrqa" if all(file["format"] == "mrqa" for file in source["files"]) else "squad"
-
-
 @cache
 def normaliser(rule: str, language: str = "en") -> Callable[[str], str]:
     """The function that makes answers comparable under a rule: words apart by one blank, the rest dropped."""
@@ -93,18 +74,6 @@ def normaliser(rule: str, language: str = "en") -> Callable[[str], str]:
         return " ".join(_CHINESE.sub(r" \1 ", text.lower().translate(punctuation)).split())
 
     return characters if rule == "mlqa" and language == "zh" else words
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How one question fared."""
-
-    id: str
-    language: str
-    prediction: str | None  # None: there was none
-    em: float  # 0 or 100
-    f1: float
-    has_answer: bool
 
 
 class _Gold:
@@ -155,6 +124,34 @@ def score_predictions(predictions: Mapping[str, str], examples: Sequence[Example
     return scores
 
 
+def squad_scores(
+    predictions: Mapping[str, str],
+    references: Mapping[str, str | Sequence[str]],
+    *,
+    rule: str = "squad",
+    language: str = "en",
+) -> dict[str, float]:
+    """EM and F1 from 0 to 100, as the official SQuAD script has them (v2's where a reference holds no answer at all).
+
+    >>> import raydist
+    >>> raydist.squad_scores({"q1": "the Orla bridge"}, {"q1": ["Orla bridge", "bridge"], "q2": "1894"})
+    {'em': 50.0, 'f1': 50.0, 'questions': 2, 'missing': 1}
+    >>> scores = raydist.squad_scores({"q1": "1894", "q2": ""}, {"q1": "in 1894", "q2": []})      # q2: no answer is right
+    >>> scores["em"], scores["no_ans_em"], round(scores["has_ans_f1"], 2)
+    (50.0, 100.0, 66.67)
+
+    ``rule`` is how answers are made comparable: squad, mrqa, or mlqa, which goes by the ``language`` of the passages.
+    """
+    examples = []
+    for id, gold in references.items():
+        texts = [gold] if isinstance(gold, str) else gold
+        answers = [Answer(text, -1) for text in texts]
+        examples.append(Example(id, "", "", answers, language=language, is_impossible=not answers))
+    if not examples:
+        raise InputError("there is no reference: nothing to score")
+    return aggregate(score_predictions(predictions, examples, rule))
+
+
 def score_nbest(
     nbest: Mapping[str, Sequence[str]], examples: Sequence[Example], rule: str, ks: Sequence[int]
 ) -> dict[str, np.ndarray]:
@@ -189,25 +186,6 @@ def by_language(scores: Iterable[Score]) -> dict[str, dict[str, float]]:
     for score in scores:
         groups.setdefault(score.language, []).append(score)
     return {language: aggregate(groups[language]) for language in sorted(groups)}
-
-
-def adversarial_scores(scores: Sequence[Score]) -> list[Score]:
-    """AddSent and AddOneSent (docs/methods.md 3.7): one score per original question, that of its worst adversarial copy.
-
-    The original of an id is what stands before its first ``-``. Rows without prediction are passed over, an original without
-    any prediction scores 0, and the original itself counts only where it has no copy. EM is that of the row with the lowest F1,
-    the first of them in the order of the file. For the report, what is resampled is originals, not rows.
-    """
-    rows_of: dict[str, list[Score]] = {}
-    for score in scores:
-        rows_of.setdefault(score.id.split("-", 1)[0], []).append(score)
-    worst = []
-    for original, rows in rows_of.items():
-        predicted = [row for row in rows if row.prediction is not None]
-        copies = [row for row in predicted if row.id != original]
-        row = min(copies or predicted or rows, key=lambda row: row.f1)  # min takes the first of equals
-        worst.append(replace(row, id=original))
-    return worst
 
 
 def null_differences(predictions: pa.Table) -> dict[str, float]:

@@ -9,29 +9,40 @@ import torch
 from torch import Tensor, nn
 
 from raydist.errors import InputError
-from raydist.models.loading import load_pretrained, load_shape
+from raydist.models.encoders import counts_positions, encoder_of, first_position, span_head
+from raydist.models.loading import load_pretrained, load_shape, model_folder
 from raydist.objectives.base import Batch, ReaderOutput, at_least_float32
-
-# Encoders that number positions from the padding id, and by the token ids: their numbers are given, so that a pass over
-# embeddings sees the same positions as a pass over ids (docs/methods.md 4.1).
-COUNTED_POSITIONS = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "ibert", "data2vec-text"}
-
-
-HEADS = (("qa_outputs",), ("head", "drop", "classifier"))  # most question answering models of transformers; ModernBERT
-
-
-def span_head(question_answering: Any) -> list[Any] | None:
-    """The modules that lead, one after the other, from hidden states to start and end logits; None: it has no such head."""
-    found = [[getattr(question_answering, name, None) for name in names] for names in HEADS]
-    return next((modules for modules in found if all(modules)), None)
 
 
 class SpanReader(nn.Module):
-    """Encoder and span head. `question_answering` alone is what is saved."""
+    """Encoder and span head, for a training loop. `question_answering` alone is what is saved.
+
+    >>> import torch, raydist
+    >>> reader = raydist.SpanReader.over("builtin:tiny")
+    >>> ids, place = torch.randint(5, 30, (2, 8)), torch.arange(8).expand(2, 8)
+    >>> batch = raydist.Batch.whole(ids, question=place < 3, passage=place > 3, start=[4, 5], end=[5, 5])
+    >>> reader(batch).start_BT.shape
+    torch.Size([2, 8])
+    >>> reader(batch, reader.embed(batch) * 1.01).hidden_BTH.shape              # a second pass, over changed embeddings
+    torch.Size([2, 8, 64])
+    """
 
     def __init__(self, question_answering: Any) -> None:
         super().__init__()
         self.question_answering: Any = question_answering  # a question answering model of transformers
+
+    @classmethod
+    def over(
+        cls,
+        name: Path | str,
+        *,
+        revision: str | None = None,
+        attention: str = "auto",
+        dropout: float | None = None,
+        seed: int = 0,
+    ) -> SpanReader:
+        """A reader over an encoder (built in, a folder, a Hugging Face name), with a new head unless it has one."""
+        return load_reader(model_folder(str(name), revision), attention=attention, dropout=dropout, seed=seed)
 
     @property
     def config(self) -> Any:
@@ -39,15 +50,17 @@ class SpanReader(nn.Module):
 
     def embed(self, batch: Batch) -> Tensor:
         """Word embeddings straight from the lookup table: before positions, types and normalisation."""
-        return self.question_answering.get_input_embeddings()(batch.input_ids_BT)
+        found = self.question_answering.get_input_embeddings()(batch.input_ids_BT)
+        return found[0] if isinstance(found, tuple) else found  # I-BERT's come with the scale of their quantisation
 
     def forward(self, batch: Batch, embeddings_BTH: Tensor | None = None) -> ReaderOutput:
         words = {"input_ids": batch.input_ids_BT} if embeddings_BTH is None else {"inputs_embeds": embeddings_BTH}
         if batch.token_types_BT is not None:
             words["token_type_ids"] = batch.token_types_BT
-        if self.config.model_type in COUNTED_POSITIONS:
-            words["position_ids"] = batch.attention_BT.long().cumsum(1) * batch.attention_BT + self.config.pad_token_id
-        if self.config.model_type == "longformer":  # all tokens look at the question, as its question answering model has it
+        if counts_positions(self.config):  # passed in, so that embeddings get the positions that ids get (docs/methods.md 4.1)
+            of_padding = first_position(self.config) - 1
+            words["position_ids"] = batch.attention_BT.long().cumsum(1) * batch.attention_BT + of_padding
+        if encoder_of(self.config).global_attention:
             before_BT = batch.passage_BT.cumsum(1) == 0
             to_question_BT = batch.question_BT.flip(1).cumsum(1).flip(1) > 0
             words["global_attention_mask"] = ((before_BT & to_question_BT) | batch.question_BT).long()
@@ -73,7 +86,7 @@ def load_reader(folder: Path, *, attention: str = "auto", dropout: float | None 
     from transformers import AutoModelForQuestionAnswering
 
     model = load_pretrained(AutoModelForQuestionAnswering, folder, attention=attention, dropout=dropout, seed=seed)
-    _check_head(model, folder)
+    check_span_head(model, folder)
     return SpanReader(model)
 
 
@@ -81,10 +94,11 @@ def check_reader(folder: Path) -> None:
     """Refuse what `load_reader` would refuse, by the folder's config alone."""
     from transformers import AutoModelForQuestionAnswering
 
-    _check_head(load_shape(AutoModelForQuestionAnswering, folder), folder)
+    check_span_head(load_shape(AutoModelForQuestionAnswering, folder), folder)
 
 
-def _check_head(model: Any, folder: Path) -> None:
+def check_span_head(model: Any, folder: Path) -> None:
+    """Refuse an open model whose head this package cannot call by itself."""
     if span_head(model) is None or model.base_model is model:
         kind = model.config.model_type
         raise InputError(f"{folder}: a {kind} model has no span head that raydist knows; use a BERT-like encoder")

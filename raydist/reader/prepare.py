@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,15 +11,17 @@ import pyarrow as pa
 
 from raydist.config import SourceConfig
 from raydist.corpus.readers import NOT_AT_OFFSET, UNLABELLED, expand_paths, hub_language, load_hub, plan_splits
+from raydist.corpus.rules import choose_rule
 from raydist.draws import Choice, draw_questions
 from raydist.errors import InputError
-from raydist.files.stage import Made, encode_table
+from raydist.files.stage import Made
 from raydist.files.storage import Place, file_digest, read_parquet
 from raydist.models.located import Model, NamedModel, tokenizer_digest
-from raydist.reader.metrics import choose_rule, normaliser
+from raydist.reader.metrics import normaliser
 from raydist.reader.stages import Examples, HubExamples, Reading, SourceFile, Windows, WindowSet
 from raydist.records import ReadCounts
 from raydist.runs.locate import locate
+from raydist.runs.rejected import keep_rejected, listed, refuse_too_many
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say
 
@@ -132,31 +133,25 @@ def _report_rejected(run: Run, name: str, source: SourceConfig, examples: Made) 
             f"answered and not scored{others}" + way * (total.unlabelled < examples.rows)  # else they are but asked
         )
     bad = total.questions_rejected + total.answers_rejected
-    listed = ", ".join(f"{number:,} {reason}" for reason, number in sorted(total.reasons.items(), key=lambda item: -item[1]))
+    reasons = listed(dict(sorted(total.reasons.items(), key=lambda item: -item[1])))
+    file = f"rejected/{name}.parquet"
     if bad:
-        run.reject(name, bad)
         tables = [
             read_parquet(examples.folder, f"rejected-{number:05d}.parquet") for number in range(len(examples.manifest.parts))
         ]
-        run.folder.write_bytes(f"rejected/{name}.parquet", encode_table(pa.concat_tables(tables), "parquet", {}))
+        location = keep_rejected(run, name, file, bad, pa.concat_tables(tables))
         say(
             f"{name}: rejected {total.answers_rejected:,} of {total.answers:,} answers and {total.questions_rejected:,} of "
-            f"{total.questions:,} questions ({listed}); see {run.folder.path('rejected')}/{name}.parquet"
+            f"{total.questions:,} questions ({reasons}); see {location}"
         )
     else:
-        run.folder.delete(f"rejected/{name}.parquet")  # of an earlier command, before the data were mended
-    limit = run.config.data.max_rejected
-    if total.rejected_share > limit:
-        ways = ["mend the data"]
-        if NOT_AT_OFFSET in total.reasons and not run.config.data.repair_offsets:
-            ways.append("try data.repair_offsets=true")
-        if UNLABELLED in total.reasons:
-            ways.append(f"set {set_key(name)}.format=squad_v2 if questions without answers have none")
-        raise InputError(
-            f"{name}: {total.rejected_share:.1%} of the rows are bad, more than data.max_rejected allows ({limit:.1%}): "
-            f"{listed}. Look at {run.folder.path('rejected')}/{name}.parquet; {', '.join(ways)}, "
-            f"or raise data.max_rejected (to {np.ceil(total.rejected_share * 100) / 100:.2f})"
-        )
+        run.folder.delete(file)  # of an earlier command, before the data were mended
+    ways = []
+    if NOT_AT_OFFSET in total.reasons and not run.config.data.repair_offsets:
+        ways.append("try data.repair_offsets=true")
+    if UNLABELLED in total.reasons:
+        ways.append(f"set {set_key(name)}.format=squad_v2 if questions without answers have none")
+    refuse_too_many(run, name, total.rejected_share, run.folder.path(file), reasons=reasons, ways=ways)
     if not examples.rows:
         raise InputError(f"{name}: no usable question in {', '.join(source.files) or source.hub}")
 
@@ -186,14 +181,13 @@ def make_windows(run: Run, examples: Mapping[str, Made]) -> dict[str, WindowSet]
 
 def check_model(run: Run) -> None:
     """It must be there, have a span head (those that are built in have), and positions for a window."""
-    from raydist.reader.model import COUNTED_POSITIONS, check_reader
+    from raydist.models.encoders import longest_input
+    from raydist.models.loading import open_config
+    from raydist.reader.model import check_reader
 
-    config = json.loads((run.model_folder / "config.json").read_text())
     if not run.config.model.name.startswith("builtin:"):
         check_reader(run.model_folder)
-    most = config.get("max_position_embeddings")
-    if most and config.get("model_type") in COUNTED_POSITIONS:
-        most -= config.get("pad_token_id", 1) + 1
+    most = longest_input(open_config(run.model_folder))
     if most and run.config.data.max_length > most:
         raise InputError(
             f"data.max_length is {run.config.data.max_length}, and {run.config.model.name} has {most} positions: lower it"

@@ -4,18 +4,21 @@ and of runs that differ in their seed alone the first such group."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from hashlib import blake2b
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
 
-from raydist.reader.metrics import Score, adversarial_scores
-from raydist.records import RANKED_SCHEMA
+from raydist.config.compare import changed_settings
+from raydist.config.load import flat_values
+from raydist.config.roles import changes_scores
+from raydist.records import RANKED_SCHEMA, Score
 from raydist.report.markup import Html, el, is_number, join, swatch, table, took
 from raydist.report.mining import METHODS, METRICS, ordered, scores_by_set
 from raydist.report.parts import (
+    chance,
+    drawing_key,
     figures,
     language_bars,
     length_bars,
@@ -28,21 +31,14 @@ from raydist.report.parts import (
     with_interval,
 )
 from raydist.report.plots import dot_plot
-from raydist.report.published import published
+from raydist.report.published.reader import published
 from raydist.report.runs import Run
 from raydist.report.sections import notices
-from raydist.statistics import Comparison, paired_bootstrap
+from raydist.statistics import Comparison, adversarial_scores, paired_bootstrap
 
 SAMPLES = 2000  # of the paired bootstrap
 DISAGREEMENTS = 10  # of each kind and test set
 WHO_IS_RIGHT = ((True, True), (True, False), (False, True), (False, False))  # first run, other run
-NO_RESULT = ("name", "storage", "cluster", "track")  # settings and sections that change no score
-NOT_A_READERS = ("corpus", "index", "mining", "retriever", "cross_encoder")
-
-
-def without_result(task: object) -> tuple[str, ...]:
-    """The settings and sections of a config that change no score of such a task."""
-    return NO_RESULT + (NOT_A_READERS if task == "reader" else ())
 
 
 def overview(runs: Sequence[Run]) -> Html:
@@ -81,13 +77,16 @@ def difference(runs: Sequence[Run], found: Sequence[dict[str, Any]], test_set: s
     if not is_number(first) or not is_number(other):
         return None
     test = paired_test([runs[0]], [runs[place]], test_set, measure)
-    return el("div", el("b", f"{other - first:+.2f}"), chance(test) if test else None, class_="difference n")
+    return el(
+        "div",
+        el("b", f"{other - first:+.2f}"),
+        chance_of(test) if test else None,
+        class_="difference n",
+    )
 
 
-def chance(test: Comparison) -> Html:
-    """Interval and p of a difference."""
-    p_value = f"p = {test.p_value:.3f}" if test.p_value >= 0.001 else "p < 0.001"
-    return el("small", f" {test.low:+.2f} to {test.high:+.2f}, {p_value}")
+def chance_of(test: Comparison) -> Html:
+    return chance(test.low, test.high, test.p_value)
 
 
 def paired_test(first: Sequence[Run], other: Sequence[Run], test_set: str, measure: str) -> Comparison | None:
@@ -129,7 +128,7 @@ class Group(NamedTuple):
     runs: list[Run]
 
     def values(self, test_set: str, measure: str) -> dict[str, float]:
-        """A score by seed, of the runs that have it; a seed that comes again is told apart by its run's name."""
+        """A score by seed, of the runs that have it; a seed that comes again bears its run's name."""
         found: dict[str, float] = {}
         for run in self.runs:
             value = run.scores().get(test_set, {}).get(measure)
@@ -141,14 +140,23 @@ class Group(NamedTuple):
 
 def seed_groups(runs: Sequence[Run]) -> list[Group]:
     """The runs by all settings that change a result, but for the seed; in the order of their first runs."""
-    by_settings: dict[str, list[Run]] = {}
-    for place, run in enumerate(runs):
-        left_out = (*without_result(run.setting("task")), "seed")
-        kept = {key: value for key, value in run.config.items() if key not in left_out}
-        by_settings.setdefault(json.dumps(flatten(kept), sort_keys=True) if run.config else str(place), []).append(run)
-    names = [group_name([run.name for run in group]) for group in by_settings.values()]
-    groups = zip(names, by_settings.values())
+    by_settings: list[tuple[dict[str, Any], list[Run]]] = []
+    for run in runs:
+        own = {name: value for name, value in result_settings(run).items() if name != "seed"}
+        group = next((group for first, group in by_settings if first and own and not changed_settings(first, own)), None)
+        if group is None:
+            by_settings.append((own, [run]))
+        else:
+            group.append(run)
+    names = [group_name([run.name for run in group]) for _, group in by_settings]
+    groups = zip(names, (group for _, group in by_settings))
     return [Group(name if names.count(name) == 1 else ", ".join(run.name for run in runs), runs) for name, runs in groups]
+
+
+def result_settings(run: Run) -> dict[str, Any]:
+    """The run's settings that may change a score of its task."""
+    task = run.setting("task")
+    return {name: value for name, value in flat_values(run.config).items() if changes_scores(name, task)}
 
 
 def group_name(names: Sequence[str]) -> str:
@@ -177,10 +185,10 @@ def over_seeds(runs: Sequence[Run]) -> Html | None:
     if not rows:
         return None
     note = (
-        "Runs that differ in their seed alone are one group. The deviation, that of a sample, tells what another seed might "
+        "Runs that differ in their seed alone are one group. The (sample) deviation shows what another seed might "
         "do. Differences are between means, from the first group; interval and p are from a paired bootstrap over questions "
-        "that all runs of both groups answered, each with its mean over seeds: they tell what other questions might do, the "
-        "seeds being as they are. Believe a difference that is beyond both."
+        "that all runs of both groups answered, each with its mean over seeds: they show what other questions might do with "
+        "the same seeds. Believe a difference that exceeds both."
     )
     head = ["Score", "Runs", "Mean", "Deviation", "Maximum", "Every seed", *(["From the first"] if groups[1:] else [])]
     return join([el("p", note, class_="note"), figures(drawn), table(head, rows)])
@@ -204,7 +212,7 @@ def seed_row(
         return [*row, None]
     test = paired_test(groups[0].runs, groups[place].runs, test_set, measure)
     gap = el("b", f"{mean - float(np.mean(list(values[0].values()))):+.2f}")
-    return [*row, el("div", gap, chance(test) if test else None, class_="difference n")]
+    return [*row, el("div", gap, chance_of(test) if test else None, class_="difference n")]
 
 
 def beside_published(runs: Sequence[Run]) -> Html | None:
@@ -228,7 +236,12 @@ def retrieval(runs: Sequence[Run]) -> Html | None:
                 for at, metric in enumerate(METRICS if place else ()):
                     test = paired_ranking(groups[0].runs, groups[place].runs, test_set, method, metric)
                     if test and cells[at]:
-                        gap = el("div", el("b", f"{test.difference:+.2f}"), chance(test), class_="difference n")
+                        gap = el(
+                            "div",
+                            el("b", f"{test.difference:+.2f}"),
+                            chance_of(test),
+                            class_="difference n",
+                        )
                         cells[at] = join([cells[at], gap])
                 if any(cells):
                     rows.append([METHODS.get(method, method), join([swatch(place), groups[place].name]), *cells])
@@ -236,7 +249,7 @@ def retrieval(runs: Sequence[Run]) -> Html | None:
     if not parts:
         return None
     note = (
-        "In per cent. After ±: the deviation, that of a sample, over runs that differ in their seed alone. Below: the "
+        "In per cent. After ±: the sample deviation over runs that differ in their seed alone. Below: the "
         "difference of the same method from the first runs, with interval and p of a paired bootstrap over questions, each "
         "with its mean over seeds."
     )
@@ -279,12 +292,12 @@ def disagreements(runs: Sequence[Run]) -> Html | None:
             counts.append([test_set, named(place, run), *(kinds.count(kind) for kind in WHO_IS_RIGHT)])
             for kind, who in (((True, False), runs[0].name), ((False, True), run.name)):
                 found = [pair for pair, this in zip(pairs, kinds) if this == kind]
-                found.sort(key=lambda pair: blake2b(f"{pair[0]['id']}\0{pair[0]['language']}".encode()).digest())
+                found.sort(key=lambda pair: drawing_key(pair[0]["id"], pair[0]["language"]))
                 shown = found[:DISAGREEMENTS]
                 if shown:
                     title = f"{test_set}: only {who} is right ({len(shown)} of {len(found):,})"
-                    told = table(["Question", "Right", runs[0].name, run.name], map(in_a_row, shown), class_="text")
-                    examples.append(el("details", el("summary", title), told))
+                    compared = table(["Question", "Right", runs[0].name, run.name], map(in_a_row, shown), class_="text")
+                    examples.append(el("details", el("summary", title), compared))
     if not counts:
         return None
     head = ["Test set", "Against the first", "Both right", "Only the first", "Only this one", "Neither"]
@@ -319,11 +332,9 @@ def settings(runs: Sequence[Run]) -> Html | None:
     return table(["Setting", *(named(place, run) for place, run in enumerate(runs))], rows)
 
 
-def flatten(value: object, path: str = "") -> dict[str, str]:
+def flatten(plain: Mapping[str, Any]) -> dict[str, str]:
     """Nested settings as dotted keys; values as YAML and JSON both write them."""
-    if isinstance(value, dict) and value:
-        return {k: v for key, item in value.items() for k, v in flatten(item, f"{path}.{key}" if path else str(key)).items()}
-    return {path: value if isinstance(value, str) else json.dumps(value, default=str)} if path else {}
+    return {key: item if isinstance(item, str) else json.dumps(item, default=str) for key, item in flat_values(plain).items()}
 
 
 def named(place: int, run: Run) -> Html:

@@ -110,6 +110,11 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     else:
         title = " · ".join(run.name for run in loaded)
         sections = [(heading, compare(loaded)) for heading, compare in COMPARISONS]
+    return write_page(out, title, sections)
+
+
+def write_page(out: Path, title: str, sections: Sequence[tuple[str, Html | None]]) -> Path:
+    """Write a document of the sections that have something to show."""
     text = page(title, [(heading, section) for heading, section in sections if section])
     Storage(str(out.parent)).write_bytes(out.name, text.encode("utf-8", "replace"))
     return out

@@ -2,9 +2,9 @@
 
 metrics.json                       retrieval.TESTSET.METHOD.METRIC, 0 to 1, with .low and .high where there are intervals, and
                                    .minus_OTHER (with .low, .high and .p) where a method is compared with another
-mining/yield.json                  as ``mining.silver.yield_curve`` gives it
+mining/yield.json                  what ``retrieval.silver.yield_curve`` returns
 mining/examples.parquet            ``records.MINED_EXAMPLE_SCHEMA``
-cross_encoder/metrics.json         as ``mining.cross_encoder.classification_scores`` gives it, and dense_average_precision: that
+cross_encoder/metrics.json         ``retrieval.cross_encoder.classification_scores``, and dense_average_precision: that
                                    of the encoder's products on the same pairs; negatives.ASKED.SOURCE: how many negatives were
                                    asked of a source and drawn from it or, where it had none left, from another; other numbers
                                    may join
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from raydist.report.markup import Html, el, is_number, join, number, table
-from raydist.report.parts import figures, measure_name, with_interval
+from raydist.report.parts import chance, figures, measure_name, with_interval
 from raydist.report.plots import Curve, line_plot
 from raydist.report.runs import Run
 
@@ -84,11 +84,9 @@ def gap(test: dict[str, float]) -> Html | None:
     """A difference in points with its interval and p, from shares."""
     if "" not in test:
         return None
-    chance = None
-    if {"low", "high", "p"} <= test.keys():
-        p = f"p = {test['p']:.3f}" if test["p"] >= 0.001 else "p < 0.001"
-        chance = el("small", f" {100 * test['low']:+.2f} to {100 * test['high']:+.2f}, {p}")
-    return el("span", el("b", f"{100 * test['']:+.2f}"), chance, class_="n")
+    has_interval = {"low", "high", "p"} <= test.keys()
+    interval = chance(100 * test["low"], 100 * test["high"], test["p"]) if has_interval else None
+    return el("span", el("b", f"{100 * test['']:+.2f}"), interval, class_="n")
 
 
 def ordered(methods: Iterable[str]) -> list[str]:
@@ -112,8 +110,8 @@ def retrieval(run: Run) -> Html | None:
     note = (
         "In per cent. P@N: questions with a right sentence among the first N. MRR@100: mean of 1 / rank of the first right "
         "one. recall@N: the share of a question's right sentences among the first N. Small figures: 95 % bootstrap interval "
-        "over questions; of a difference from a paired bootstrap, with its p. They "
-        "tell what other questions might do, and nothing about another seed."
+        "over questions; for a difference, from a paired bootstrap, with its p. They "
+        "show what other questions might do, not what another seed would."
     )
     return join([*parts, el("p", note, class_="note")])
 
@@ -156,7 +154,7 @@ def mined_examples(run: Run) -> Html | None:
 
 
 def pair_card(row: dict[str, Any]) -> Html:
-    """One candidate: question, sentence, gold answers, where it was found and what the cross-encoder thinks of it."""
+    """One candidate: question, sentence, gold answers, its ranks and the cross-encoder's p."""
     gold = [el("p", el("span", "gold ", class_="what"), el("span", text, dir="auto")) for text in row["gold"] or []]
     ranks = [f"{name} {row[key]}" for name, key in (("BM25 rank", "bm25_rank"), ("dense rank", "dense_rank")) if row[key]]
     facts = [
@@ -178,7 +176,7 @@ def pair_card(row: dict[str, Any]) -> Html:
 
 
 def cross_encoder(run: Run) -> Html | None:
-    """How well the cross-encoder tells answers from others, and whether its p can be taken at its word."""
+    """How well the cross-encoder separates answers from other sentences, and whether its p is calibrated."""
     rows = [
         [NAMES.get(name, measure_name(name).capitalize().replace("_", " ")), 100 * value if name in PER_CENT else value]
         for name, value in run.cross_encoder.items()
@@ -191,12 +189,12 @@ def cross_encoder(run: Run) -> Html | None:
     own, dense = (numeric(run.cross_encoder.get(name)) for name in ("average_precision", "dense_average_precision"))
     said = None
     if own <= dense:
-        said = el("p", "It knows no more than the encoder that finds candidates: its silver pairs are not likely to help.")
+        said = el("p", "It is no better than the encoder that finds candidates: its silver pairs are unlikely to help.")
     return join([table(["Measure", "Value"], rows) if rows else None, note if rows else None, said, drawn, negatives(run)])
 
 
 def negatives(run: Run) -> Html | None:
-    """Which sources the negatives were asked of, and which they came from."""
+    """Which sources the negatives were to come from, and which they came from."""
     found = {
         tuple(name.removeprefix(NEGATIVES).split(".")): int(value)
         for name, value in run.cross_encoder.items()

@@ -1,4 +1,4 @@
-"""Sections about the objectives that a reader was trained with. They go by what was logged, not by what was asked for."""
+"""Sections about the objectives that a reader was trained with. They show what was logged, whatever the config says."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def infomax(run: Run) -> Html | None:
     head = ["", "Loss, first tenth", "Loss, last tenth", "Accuracy, first tenth", "Accuracy, last tenth"]
     note = (
         "LC sets one word of the answer against the words around it, GC a summary of the answer against all other words. A "
-        f"lower loss is a tighter bound on mutual information. Discriminators that cannot tell have a loss of {undecided:.3f} "
+        f"lower loss is a tighter bound on mutual information. Discriminators at chance have a loss of {undecided:.3f} "
         "and an accuracy of 0.5, where pairs of one example count half. Both are seen through the dropout of training."
     )
     drawn = [
@@ -86,14 +86,14 @@ def _clouds(trace: dict[str, Any]) -> Html | None:
     """Embeddings and representations of one passage, clean and perturbed, on two axes each."""
     try:
         ringed = np.array(trace["answer"], dtype=bool)
-        drawn, told = [], []
+        drawn, moves = [], []
         for name in ("embeddings", "representations"):
             cloud = trace[name]
             shares = [f"{100 * share:.0f} %" for share in cloud["explained"]]
             clouds = [(kind, np.array(cloud[kind], dtype=float).reshape(len(ringed), 2)) for kind in ("clean", "perturbed")]
             labels = (f"first axis, {shares[0]} of the variance", f"second axis, {shares[1]}")
             drawn.append(cloud_plot(f"PFA: {name} of one passage", clouds, labels=labels, ringed=ringed))
-            told.append(f"{name} {cloud['moved']:.2f}")
+            moves.append(f"{name} {cloud['moved']:.2f}")
         step, tokens = int(trace["step"]), int(trace["tokens"])
     except (KeyError, IndexError, TypeError, ValueError):
         return el("p", "trace/pfa.json is not as raydist writes it: the picture of a passage is left out.", class_="note")
@@ -102,7 +102,7 @@ def _clouds(trace: dict[str, Any]) -> Html | None:
         f"A training passage, {of_all}, after {step:,} steps, without dropout: what the perturber makes of the word "
         "embeddings, and what the encoder makes of both. Axes are the first two principal ones of both clouds together; a line "
         "joins the two places of one token; answer tokens are ringed. In all units, a token moves by so many times the spread "
-        f"of the clean tokens: {', '.join(told)}."
+        f"of the clean tokens: {', '.join(moves)}."
     )
     return join([el("h3", "One passage, clean and perturbed"), el("p", note, class_="note"), figures(drawn)])
 
@@ -121,7 +121,7 @@ def n_best_gain(run: Run) -> Html | None:
     ]
     before_after = _before_and_after(run) if run.base else None
     if run.setting("objectives", "hard_learning", "sets"):
-        said = "The n-best sets were given as a file: there is no base reader of this run whose EM@k could stand before it."
+        said = "The n-best sets were given as a file: there is no base reader of this run to compare EM@k with."
         before_after = el("p", said, class_="note")
     return join([before_after, figures(plots)]) if before_after or any(plots) else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,16 @@ def with_interval(found: dict[str, Any], measure: str) -> Html:
         place = el("i", style=f"left:{low:.2f}%;width:{high - low:.2f}%")
         line = el("span", place, el("em", style=f"left:{min(max(value, 0), 100):.2f}%"), class_="range")
     return el("span", text, el("small", f" {number(float(low))} – {number(float(high))}"), line, class_="n")
+
+
+def chance(low: float, high: float, p_value: float) -> Html:
+    """Interval and p of a difference."""
+    return el("small", f" {low:+.2f} to {high:+.2f}, {f'p = {p_value:.3f}' if p_value >= 0.001 else 'p < 0.001'}")
+
+
+def drawing_key(id: str, language: str | None) -> bytes:
+    """Sorts questions at random, and always in the same way."""
+    return blake2b(f"{id}\0{language}".encode()).digest()
 
 
 def model_name(run: Run) -> str | None:

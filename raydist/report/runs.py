@@ -156,11 +156,11 @@ def _read_config(run: Run, file: Path) -> None:
 
 
 def _read_metrics(run: Run, file: Path) -> None:
-    run.metrics = _mapping(json.loads(file.read_text(encoding="utf-8")))
+    run.metrics = _json(file)
 
 
 def _read_stages(run: Run, file: Path) -> None:
-    stages = _mapping(json.loads(file.read_text(encoding="utf-8")))
+    stages = _json(file)
     run.stages = [{"title": name} | stage for name, stage in stages.items() if isinstance(stage, dict)]
 
 
@@ -191,11 +191,11 @@ def _read_evaluations(run: Run, folder: Path) -> None:
 
 def _read_traces(run: Run, folder: Path) -> None:
     for file in sorted(folder.glob("*.json")):
-        run.traces[file.stem] = _mapping(json.loads(file.read_text(encoding="utf-8")))
+        run.traces[file.stem] = _json(file)
 
 
 def _read_base(run: Run, file: Path) -> None:
-    name = _mapping(json.loads(file.read_text(encoding="utf-8"))).get("run")
+    name = _json(file).get("run")
     beside = run.path.resolve().parent
     found = Path(os.path.normpath(beside / name)) if isinstance(name, str) and name else beside
     root = _storage_of(run)
@@ -223,7 +223,7 @@ def _read_ranked(run: Run, folder: Path) -> None:
 
 
 def _read_yield(run: Run, file: Path) -> None:
-    run.mined = _mapping(json.loads(file.read_text(encoding="utf-8")))
+    run.mined = _json(file)
 
 
 def _read_mined_examples(run: Run, file: Path) -> None:
@@ -231,11 +231,11 @@ def _read_mined_examples(run: Run, file: Path) -> None:
 
 
 def _read_cross_encoder(run: Run, file: Path) -> None:
-    run.cross_encoder = _mapping(json.loads(file.read_text(encoding="utf-8")))
+    run.cross_encoder = _json(file)
 
 
 def _read_reliability(run: Run, file: Path) -> None:
-    run.reliability = _mapping(json.loads(file.read_text(encoding="utf-8")))
+    run.reliability = _json(file)
 
 
 def _note_damage(run: Run, name: str, error: Exception) -> None:
@@ -254,6 +254,10 @@ def _read_table(run: Run, file: Path, schema: pa.Schema) -> pa.Table | None:
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         run.damaged.append(f"{file.parent.name}/{file.name}: {str(error).splitlines()[0]}")
         return None
+
+
+def _json(file: Path) -> dict[str, Any]:
+    return _mapping(json.loads(file.read_text(encoding="utf-8")))
 
 
 def _mapping(value: Any) -> dict[str, Any]:

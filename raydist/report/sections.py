@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from raydist.report.markup import Html, el, is_number, join, mark_passage, numbe
 from raydist.report.mining import cross_encoder, mined_pairs, retrieval
 from raydist.report.objectives import DRAWN_HERE, infomax, n_best_gain, pfa
 from raydist.report.parts import (
+    drawing_key,
     figures,
     language_bars,
     length_bars,
@@ -28,8 +28,8 @@ from raydist.report.parts import (
     with_interval,
 )
 from raydist.report.plots import line_plot
-from raydist.report.published import published
-from raydist.report.published_retrieval import published_retrieval
+from raydist.report.published.reader import published
+from raydist.report.published.retrieval import published_retrieval
 from raydist.report.runs import Run
 
 TILES = ("addsent_f1", "f1", "em")  # the first of them is the large one
@@ -41,10 +41,10 @@ def overview(run: Run) -> Html:
     """What was run, how it went, and what is not there yet."""
     tiles = []
     for test_set, found in run.scores().items():
-        told = [f"{found[measure]:.1f} {measure_name(measure)}" for measure in TILES if is_number(found.get(measure))]
-        if told:
-            value, _, name = told[0].partition(" ")
-            below = el("span", " · ".join([test_set, *told[1:]]))
+        shown = [f"{found[measure]:.1f} {measure_name(measure)}" for measure in TILES if is_number(found.get(measure))]
+        if shown:
+            value, _, name = shown[0].partition(" ")
+            below = el("span", " · ".join([test_set, *shown[1:]]))
             tiles.append(el("div", el("b", value, el("small", " ", name)), below))
     objectives = run.setting("objectives")
     on = [name for name, section in objectives.items() if section is not None] if isinstance(objectives, dict) else []
@@ -162,7 +162,7 @@ def predictions(run: Run) -> Html | None:
 def choose_examples(rows: pa.Table, count: int = EXAMPLES) -> list[list[dict]]:
     """Right ones by hash of their id; wrong ones: the half the model was surest of, and a half by hash."""
     names = zip(rows["id"].to_pylist(), rows["language"].to_pylist())
-    keys = [blake2b(f"{id}\0{language}".encode()).digest() for id, language in names]
+    keys = [drawing_key(id, language) for id, language in names]
     by_hash = sorted(range(len(keys)), key=keys.__getitem__)
     em = rows["em"].to_numpy()
     probability = np.nan_to_num(rows["probability"].to_numpy(), nan=-1.0)

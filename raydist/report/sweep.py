@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raydist.errors import InputError
-from raydist.files.storage import Storage
-from raydist.report.html import page
+from raydist.report.html import write_page
 from raydist.report.markup import Html, el, is_number, join, number, table
 from raydist.report.parts import figures, score_name
 from raydist.report.plots import COLOURS, INK, draw_figure
@@ -43,10 +42,7 @@ def write_sweep_report(folder: Path, out: Path | None = None) -> Path:
         ("Together", coordinates(found)),
         ("Learning curves", curves(found, runs)),
     ]
-    text = page(found["name"], [(heading, section) for heading, section in sections if section])
-    out = out or folder / "report.html"
-    Storage(str(out.parent)).write_bytes(out.name, text.encode("utf-8", "replace"))
-    return out
+    return write_page(out or folder / "report.html", found["name"], sections)
 
 
 def overview(found: Mapping[str, Any]) -> Html:
@@ -60,13 +56,13 @@ def overview(found: Mapping[str, Any]) -> Html:
         "Trials": counted or "none",
         "Seeds": ", ".join(map(str, found["seeds"])),
     }
-    told = el("dl", *(el("div", el("dt", name), el("dd", number(value))) for name, value in facts.items()))
+    listed = el("dl", *(el("div", el("dt", name), el("dd", number(value))) for name, value in facts.items()))
     best = found["best"]
     if not best:
-        return told
+        return listed
     values = ", ".join(f"{key} = {shown(value)}" for key, value in best["choice"].items())
     deviation = f" ± {number(best['deviation'])}" if is_number(best["deviation"]) else ""
-    return join([told, el("p", "Best: ", el("b", values), f", {found['metric']} {number(best['mean'])}{deviation}")])
+    return join([listed, el("p", "Best: ", el("b", values), f", {found['metric']} {number(best['mean'])}{deviation}")])
 
 
 def settings(found: Mapping[str, Any]) -> Html | None:

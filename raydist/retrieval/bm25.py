@@ -27,15 +27,11 @@ that none is given twice.
 from __future__ import annotations
 
 import math
-import re
 import shutil
-import unicodedata
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from dataclasses import asdict, dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -46,11 +42,9 @@ import pyarrow.compute as pc
 
 from raydist.errors import InputError
 from raydist.files.shards import (
-    STRIDE,
     Hits,
     OpenShards,
     build_shards,
-    compiled,
     load_array,
     load_strings,
     order_by_id,
@@ -58,9 +52,12 @@ from raydist.files.shards import (
     read_facts,
     refuse_repeated_ids,
     string_arrays,
-    string_parts,
     write_folder,
 )
+from raydist.kernels.bm25 import Backend, kernel
+from raydist.retrieval.vocabulary import Vocabulary
+from raydist.retrieval.words import SEPARATOR, WordRules
+from raydist.retrieval.words import stop_words as stop_words
 
 FORMAT = 1
 BLOCK_ROWS = 16_384  # texts tokenized at a time
@@ -70,13 +67,6 @@ MERGE_SHARDS = 16  # vocabularies merged at a time
 TEXT_BYTES, TERMS, TERM_BYTES = 7, 50, 32
 
 Idf = Literal["lucene", "robertson", "atire"]
-Backend = Literal["auto", "numba", "numpy"]
-
-# Lucene's short list; any other words can be given instead.
-ENGLISH_STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they "  # noqa: SIM905
-    "this to was will with".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,141 +97,6 @@ class Formula:
         return (frequency / (frequency + self.k1 * (1 - self.b + self.b * relative))).astype(np.float32)
 
 
-# ---------------------------------------------------------------------------------------------------------------- words
-
-# Written without blanks between words: one token per character (with its marks). Thai, Lao, Myanmar, Khmer, kana, Han.
-_UNSEGMENTED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
-)
-_SEPARATOR = "\0"  # between texts; never part of a word
-# Bytes of ASCII text to its lower-case words: all but letters, digits and the underscore become blanks.
-_ASCII_WORDS = bytes(ord(chr(c).lower()) if c < 128 and (chr(c).isalnum() or c == ord("_")) else ord(" ") for c in range(256))
-
-
-@lru_cache
-def _unicode_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Words of any script; and one character of a script without blanks, with its marks."""
-    characters = [chr(c) for c in range(0x10000)]
-    # Python's \w leaves out combining marks and would cut Hindi words at their vowel signs.
-    marks = {c for c in characters if unicodedata.category(c)[0] == "M"}
-    words = _ranges(c for c in characters if c.isalnum() or c == "_" or c in marks)
-    beyond = "\U00010000-\U0001efff\U00020000-\U000323af"  # further scripts, taken as letters throughout
-    return re.compile(f"[{words}{beyond}]+"), re.compile(f"[{_UNSEGMENTED}][{_ranges(marks)}]*")
-
-
-def _ranges(characters: Iterable[str]) -> str:
-    """Characters as the inside of a regular expression's brackets."""
-    runs: list[list[int]] = []
-    for point in sorted(map(ord, characters)):
-        if runs and runs[-1][1] == point - 1:
-            runs[-1][1] = point
-        else:
-            runs.append([point, point])
-    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in runs)
-
-
-def _blank_between_words(text: str) -> str:
-    """The words of a text in lower case, blanks between them, everything else left out."""
-    if text.isascii():
-        return text.encode().translate(_ASCII_WORDS).decode()
-    words, unsegmented = _unicode_patterns()
-    text = unicodedata.normalize("NFKC", text).lower()
-    return " ".join(words.findall(unsegmented.sub(r" \g<0> ", text)))
-
-
-def stop_words(given: str | Sequence[str]) -> list[str]:
-    """`none`, `english`, or words as people write them, in the form that texts are compared in: "Don't" is don and t."""
-    named: dict[str, Iterable[str]] = {"none": (), "english": ENGLISH_STOP_WORDS}
-    words = named[given] if isinstance(given, str) else given
-    return sorted({part for word in words for part in _blank_between_words(word).split()})
-
-
-@dataclass(frozen=True, slots=True)
-class WordRules:
-    """Text to terms: NFKC, lower case, words of ``min_chars`` or more; then stop words out and, if asked, stems."""
-
-    min_chars: int = 2  # does not concern scripts written without blanks
-    stop_words: frozenset[str] = field(default_factory=frozenset)
-    stemmer: str = ""  # a Snowball language such as "english"; needs PyStemmer
-
-    def words(self, texts: Iterable[str]) -> pa.DictionaryArray:
-        """All words of all texts in one column, a separator after each text; each distinct word is stored once."""
-        joined = "".join(f"{_blank_between_words(text)} {_SEPARATOR} " for text in texts).rstrip(" ")
-        return pc.ascii_split_whitespace(pa.array([joined], pa.large_string())).values.dictionary_encode()
-
-    def terms(self, words: Sequence[str]) -> list[str]:
-        """The term of each word; empty for a separator, a word that is too short, a stop word."""
-        _, unsegmented = _unicode_patterns()
-        stems = _stemmer(self.stemmer).stemWords(list(words)) if self.stemmer else words
-        return [
-            stem
-            if word != _SEPARATOR and word not in self.stop_words and (len(word) >= self.min_chars or unsegmented.match(word))
-            else ""
-            for word, stem in zip(words, stems)
-        ]
-
-    def tokenize(self, text: str) -> list[str]:
-        """The terms of one text, in order."""
-        return [term for term in self.terms(self.words([text]).to_pylist()) if term]
-
-
-@lru_cache
-def _stemmer(language: str) -> Any:
-    try:
-        import Stemmer
-    except ImportError:
-        raise InputError("stemming needs PyStemmer: pip install PyStemmer, or leave the stemmer empty") from None
-    if language not in Stemmer.algorithms():
-        raise InputError(f"no stemmer for {language!r}; there are {', '.join(Stemmer.algorithms())}")
-    return Stemmer.Stemmer(language)
-
-
-# ----------------------------------------------------------------------------------------------------------- vocabulary
-
-
-class Vocabulary:
-    """Sorted terms on disk. A look-up is a binary search by the first eight bytes, then by the whole term."""
-
-    def __init__(self, folder: Path) -> None:
-        self.terms = load_strings(folder, "terms")
-        self.heads = load_array(folder, "heads")
-
-    def __len__(self) -> int:
-        return len(self.terms)
-
-    @staticmethod
-    def arrays(terms: pa.Array) -> dict[str, np.ndarray]:
-        """The arrays of a vocabulary folder, for terms that are sorted already."""
-        return {**string_arrays("terms", terms), "heads": _heads(terms)}
-
-    def find(self, terms: Sequence[str]) -> np.ndarray:
-        """The number of each term, -1 for one that is not here."""
-        asked = pa.array(terms, pa.large_string())
-        heads = _heads(asked)
-        first, last = np.searchsorted(self.heads, heads), np.searchsorted(self.heads, heads, side="right")
-        found = np.full(len(terms), -1, np.int64)
-        same_head = np.flatnonzero(first < last)
-        is_it = pc.equal(self.terms.take(pa.array(first[same_head])), asked.take(pa.array(same_head)))
-        is_it = is_it.to_numpy(zero_copy_only=False)
-        found[same_head[is_it]] = first[same_head[is_it]]
-        for place in same_head[~is_it].tolist():  # longer than eight bytes, and not the first of those that begin so
-            at = bisect_left(range(last[place]), terms[place], lo=first[place], key=lambda i: self.terms[i].as_py())
-            if at < last[place] and self.terms[at].as_py() == terms[place]:
-                found[place] = at
-        return found
-
-
-def _heads(strings: pa.Array) -> np.ndarray:
-    """The first eight bytes of each string as one number, in the same order."""
-    offsets, text = string_parts(strings)
-    padded = np.append(text, np.zeros(8, np.uint8))
-    lengths = np.diff(offsets)
-    heads = np.zeros(len(strings), np.uint64)
-    for place in range(8):
-        heads = (heads << np.uint64(8)) | np.where(lengths > place, padded[offsets[:-1] + place], 0).astype(np.uint64)
-    return heads
-
-
 # ---------------------------------------------------------------------------------------------------------------- build
 
 
@@ -249,7 +104,7 @@ def build_shard(folder: Path, ids: Iterable[str], texts: Iterable[str], rules: W
     """Write one shard: the rows of ``texts``, sorted by id. Needs no knowledge of the other shards."""
     rules = rules or WordRules()
     numbers: defaultdict[str, int] = defaultdict(count(1).__next__)  # word -> number, in order of appearance
-    numbers[_SEPARATOR] = 0
+    numbers[SEPARATOR] = 0
     found: list[np.ndarray] = []
     num_rows, source = 0, iter(texts)
     while block := list(islice(source, BLOCK_ROWS)):
@@ -494,11 +349,11 @@ class Index(OpenShards):
             words = self.rules.words(questions)  # type: ignore[arg-type]
             terms = self.rules.terms(words.dictionary.to_pylist())
         else:
-            words = pa.array([word for question in questions for word in (*question, _SEPARATOR)]).dictionary_encode()
+            words = pa.array([word for question in questions for word in (*question, SEPARATOR)]).dictionary_encode()
             terms = words.dictionary.to_pylist()
         word = words.indices.to_numpy()
         place = self.vocabulary.find(terms)[word]
-        question = np.cumsum(word == pc.index(words.dictionary, _SEPARATOR).as_py())[place >= 0]
+        question = np.cumsum(word == pc.index(words.dictionary, SEPARATOR).as_py())[place >= 0]
         place = place[place >= 0]  # separators have none
 
         order = np.lexsort((place, self.counts[place], question))
@@ -539,7 +394,7 @@ def _search_shard(
     num_questions = len(query.bounds) - 1
     best = np.full((num_questions, k), -1, np.int64)
     scores = np.zeros((num_questions, k), np.float32)
-    search = _kernel(backend)
+    search = kernel(backend)
 
     def part(first: int, last: int) -> None:
         search(
@@ -554,87 +409,3 @@ def _search_shard(
         with ThreadPoolExecutor(threads) as pool:  # the compiled kernel lets go of the interpreter
             list(pool.map(part, cuts, cuts[1:]))
     return best, scores
-
-
-@lru_cache
-def _kernel(backend: Backend) -> Callable[..., None]:
-    """The search of some questions in one shard: compiled where numba is installed; both give the same bits."""
-    if backend == "numpy":
-        return _search_numpy
-    loops = compiled(_search_loops)
-    if loops is None and backend == "numba":
-        raise InputError("the numba search needs numba: pip install numba, or take backend auto or numpy")
-    return loops or _search_numpy
-
-
-def _search_numpy(
-    starts: np.ndarray, rows: np.ndarray, codes: np.ndarray, shares: np.ndarray, bounds: np.ndarray, terms: np.ndarray,
-    weights: np.ndarray, num_rows: int, first: int, last: int, best_rows: np.ndarray, best_scores: np.ndarray,
-) -> None:  # fmt: skip
-    k = best_rows.shape[1]
-    for question in range(first, last):
-        scores = np.zeros(num_rows, np.float32)
-        for at in range(bounds[question], bounds[question + 1]):
-            mine = slice(starts[terms[at]], starts[terms[at] + 1])
-            scores[rows[mine]] += weights[at] * shares[codes[mine]]  # a row is at most once among a term's rows
-        found = np.flatnonzero(scores)
-        if len(found) > k:
-            least = np.partition(scores[found], len(found) - k)[len(found) - k]
-            found = found[scores[found] >= least]
-        found = found[np.lexsort((found, -scores[found]))][:k]
-        best_rows[question, : len(found)] = found
-        best_scores[question, : len(found)] = scores[found]
-
-
-def _search_loops(
-    starts: np.ndarray, rows: np.ndarray, codes: np.ndarray, shares: np.ndarray, bounds: np.ndarray, terms: np.ndarray,
-    weights: np.ndarray, num_rows: int, first: int, last: int, best_rows: np.ndarray, best_scores: np.ndarray,
-) -> None:  # fmt: skip
-    # Scores are positive, so as integers their bits have the same order; comparing integers can be vectorised.
-    # A candidate is one number, bits of the score above and the complement of the row below: greater is better.
-    k = min(best_rows.shape[1], num_rows)
-    scores = np.zeros((num_rows + STRIDE - 1) // STRIDE * STRIDE, np.float32)
-    bits = scores.view(np.int32)
-    heap = np.empty(k, np.int64)
-    for question in range(first, last):
-        for at in range(bounds[question], bounds[question + 1]):
-            weight = weights[at]
-            for j in range(starts[terms[at]], starts[terms[at] + 1]):
-                scores[rows[j]] += weight * shares[codes[j]]
-        size = 0
-        least = np.int32(0)
-        for block in range(0, len(bits), STRIDE):
-            highest = np.int32(0)
-            for row in range(block, block + STRIDE):
-                highest = max(highest, bits[row])
-            if highest > least:
-                for row in range(block, block + STRIDE):
-                    if bits[row] > least:
-                        candidate = (np.int64(bits[row]) << 32) | (0xFFFFFFFF - row)
-                        if size < k:  # rises from the end
-                            at_heap = size
-                            size += 1
-                            while at_heap > 0 and heap[(at_heap - 1) >> 1] > candidate:
-                                heap[at_heap] = heap[(at_heap - 1) >> 1]
-                                at_heap = (at_heap - 1) >> 1
-                        else:  # takes the place of the worst and sinks
-                            at_heap = 0
-                            while 2 * at_heap + 1 < k:
-                                child = 2 * at_heap + 1
-                                if child + 1 < k and heap[child + 1] < heap[child]:
-                                    child += 1
-                                if heap[child] >= candidate:
-                                    break
-                                heap[at_heap] = heap[child]
-                                at_heap = child
-                        heap[at_heap] = candidate
-                        if size == k:
-                            least = np.int32(heap[0] >> 32)
-            if highest > 0:
-                for row in range(block, block + STRIDE):
-                    bits[row] = 0
-        ordered = np.sort(heap[:size])
-        for rank in range(size):
-            candidate = ordered[size - 1 - rank]
-            best_rows[question, rank] = 0xFFFFFFFF - (candidate & 0xFFFFFFFF)
-            best_scores[question, rank] = np.int32(candidate >> 32).view(np.float32)

@@ -21,7 +21,16 @@ READ_ROWS = 16 * ENCODE_ROWS  # read and tokenized at once: work for many thread
 
 
 class TextEncoder:
-    """Holds an encoder; gives the vectors that ``SentenceTransformer.encode(normalize_embeddings=True)`` gives."""
+    """An encoder of texts: the vectors that ``SentenceTransformer.encode(normalize_embeddings=True)`` gives.
+
+    >>> import raydist
+    >>> encoder = raydist.TextEncoder("builtin:tiny", pooling="mean")           # built in, a folder, or a Hugging Face name
+    >>> vectors = encoder.encode(["Who built the bridge?", "Mina Orlov built the bridge."])
+    >>> vectors.shape, vectors.dtype
+    ((2, 64), dtype('float32'))
+    >>> bool(abs((vectors**2).sum(1) - 1).max() < 1e-6)                         # of length 1: a product is a cosine
+    True
+    """
 
     def __init__(
         self,

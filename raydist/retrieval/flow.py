@@ -47,11 +47,10 @@ from raydist.retrieval.negatives import count_sources, fallbacks
 from raydist.retrieval.pooling import resolve_prefixes
 from raydist.retrieval.prepare import open_corpora, report_rejected
 from raydist.retrieval.silver import example_table, write_selection
-from raydist.runs.report import write_run_report
+from raydist.runs import trackers
 from raydist.runs.run import Run
 from raydist.runs.training import train_rows
 from raydist.terminal import say
-from raydist.training import trackers
 
 ANNOUNCED_ROWS = 100_000  # the size of a larger index is said before it is built
 NEGATIVES_DEPTH = 10  # docs/methods.md 5.2: negatives are drawn from this many hits of each source
@@ -68,7 +67,6 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
         raise InputError("there is nothing to train on: set corpus.train")
     cross_encoder, retrievers = train_all(run, corpora["train"], fresh=fresh)
     score_methods(run, cross_encoder, retrievers, corpora)
-    write_run_report(run)
 
 
 def train(run: Run, *, fresh: bool = False) -> None:

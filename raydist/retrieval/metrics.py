@@ -94,6 +94,37 @@ def score_run(
     return RetrievalScores(questions, values)
 
 
+def retrieval_scores(
+    ranked: Mapping[str, Sequence[str] | Sequence[tuple[str, float]]],
+    gold: Mapping[str, str | Iterable[str] | Mapping[str, int]],
+    *,
+    ties: Ties = "id",
+) -> dict[str, float]:
+    """P@1, P@5, P@10, MRR@100, recall@10, recall@100 and nDCG@10, from 0 to 1, over all questions that have gold.
+
+    >>> import raydist
+    >>> scores = raydist.retrieval_scores({"q1": ["s3", "s1"], "q2": []}, {"q1": "s1", "q2": ["s2"]})
+    >>> scores["P@1"], scores["P@5"], scores["MRR@100"]
+    (0.0, 0.5, 0.25)
+
+    A list is of sentence ids, best first, or of (id, score) in any order, whose ``ties`` are settled by id or,
+    pessimistic, with gold last. Gold is an id, several, or a relevance for each.
+    """
+    run = {question: _with_scores(candidates) for question, candidates in ranked.items()}
+    return score_run(run, {question: _with_relevance(ids) for question, ids in gold.items()}, ties=ties).means()
+
+
+def _with_scores(candidates: Sequence[str] | Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Ids that are in order get falling scores."""
+    return [(each, -float(rank)) if isinstance(each, str) else each for rank, each in enumerate(candidates)]
+
+
+def _with_relevance(ids: str | Iterable[str] | Mapping[str, int]) -> Mapping[str, int]:
+    if isinstance(ids, Mapping):
+        return ids
+    return dict.fromkeys([ids] if isinstance(ids, str) else ids, 1)
+
+
 def join_scores(parts: Sequence[RetrievalScores]) -> RetrievalScores:
     """The scores of several blocks of questions as one."""
     names = parts[0].values if parts else {}

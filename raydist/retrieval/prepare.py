@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from raydist.config import CORPUS_COLUMNS, CorpusSource
 from raydist.corpus.readers import language_of
 from raydist.errors import InputError
-from raydist.files.stage import Made, encode_table
+from raydist.files.stage import Made
 from raydist.files.storage import Place, file_digest, read_parquet
 from raydist.retrieval.corpus_stages import Corpus, CorpusCounts, CorpusFile, CorpusTables, Sentences
 from raydist.runs.locate import locate
+from raydist.runs.rejected import keep_rejected, listed, refuse_too_many
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say
 
@@ -134,19 +134,13 @@ def report_rejected(run: Run, what: str, file: str, rejected: pa.Table, sentence
     """Put the rejected rows into the run and say how many they are, and stop where it is too many: of all rows, or of the
     questions alone, which are few beside the sentences.
     """
-    run.folder.write_bytes(file, encode_table(rejected, "parquet", {}))
-    run.reject(what, len(rejected))
-    reasons = sorted(Counter(rejected["reason"].to_pylist()).items())
-    listed, location = ", ".join(f"{number:,} {reason}" for reason, number in reasons), run.folder.path(file)
-    say(f"{what}: rejected {len(rejected):,} rows ({listed}); see {location}")
-    bad_questions, limit = rejected["what"].to_pylist().count("question"), run.config.data.max_rejected
+    location = keep_rejected(run, what, file, len(rejected), rejected)
+    reasons = dict(sorted(Counter(rejected["reason"].to_pylist()).items()))
+    say(f"{what}: rejected {len(rejected):,} rows ({listed(reasons)}); see {location}")
+    bad_questions = rejected["what"].to_pylist().count("question")
     shares: dict[str, Any] = {
         "rows": len(rejected) / (sentences + questions + len(rejected)),
         "questions": bad_questions / max(1, questions + bad_questions),
     }
     share, of = max((share, of) for of, share in shares.items())
-    if share > limit:
-        raise InputError(
-            f"{what}: {share:.1%} of the {of} are bad, more than data.max_rejected allows ({limit:.1%}). Look at "
-            f"{location}; mend the data, or raise data.max_rejected (to {np.ceil(share * 100) / 100:.2f})"
-        )
+    refuse_too_many(run, what, share, location, of=of)

@@ -15,12 +15,25 @@ import numpy as np
 from raydist.errors import InputError
 from raydist.models.loading import model_folder
 from raydist.models.packed import PackedEncoder, PairFormat, load_for_inference, tokenize
+from raydist.retrieval.cross_encoder import sigmoid
 
 MAX_NAMED = 5  # pairs in an error message
 
 
 class CrossScorer:
-    """Holds a cross-encoder and scores pairs that are given by index."""
+    """A trained cross-encoder, ready for pairs of a question and a sentence.
+
+    >>> import raydist
+    >>> scorer = raydist.CrossScorer("runs/library_cross_encoder/model")        # a folder, or a Hugging Face name
+    >>> pairs = [("Who built it?", "Mina Orlov built it."), ("Who built it?", "It fell in 1911.")]
+    >>> scorer.probabilities(pairs).shape                                        # that the sentence answers the question
+    (2,)
+
+    `score` takes texts once and pairs by their numbers, for many pairs of few texts:
+
+    >>> scorer.score(["Who built it?"], ["Mina Orlov built it.", "It fell in 1911."], [0, 0], [0, 1]).dtype
+    dtype('float32')
+    """
 
     def __init__(
         self,
@@ -50,6 +63,14 @@ class CrossScorer:
                 f"sentence in max_length {max_length}; raise it"
             )
         self.max_question_length, self.max_length = max_question_length, max_length
+
+    def probabilities(self, pairs: Sequence[tuple[str, str]], contexts: Sequence[str] | None = None) -> np.ndarray:
+        """p of each (question, sentence) pair, float64: the sigmoid of its logit, without calibration.
+
+        ``contexts`` are the paragraphs of the sentences, for a model that was trained with them.
+        """
+        places = np.arange(len(pairs))
+        return sigmoid(self.score([pair[0] for pair in pairs], [pair[1] for pair in pairs], places, places, contexts))
 
     def score(
         self,

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 class Hit(NamedTuple):
+    """A sentence of an index."""
+
     sentence_id: str
     score: float
     text: str
@@ -69,7 +71,22 @@ def _kind(folder: Path) -> str:
 
 
 class Searcher:
-    """An index open for questions."""
+    """An index that `raydist index` made, open for questions.
+
+    >>> import raydist
+    >>> searcher = raydist.Searcher.open("runs/library")                        # a run, or its folder `index`
+    >>> hit = searcher.search("Who built the bridge?", k=1)[0]
+    >>> hit.sentence_id, hit.text
+    ('p1#000', 'Mina Orlov built the bridge in 1894.')
+    >>> both = searcher.search(["Who built the bridge?", "When did it fall?"])   # a list for each question, best first
+    >>> [hits[0].text for hits in both]
+    ['Mina Orlov built the bridge in 1894.', 'It fell in 1911.']
+    """
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Self:
+        """The index in a folder, or of a run."""
+        return cls(folder)
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -88,8 +105,17 @@ class Searcher:
 
             self._index = Index.open(self.folder)
 
-    def search(self, questions: list[str], k: int = 10) -> list[list[Hit]]:
-        """The k best sentences for each question."""
+    @overload
+    def search(self, questions: str, k: int = 10) -> list[Hit]: ...
+    @overload
+    def search(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]: ...
+    def search(self, questions: str | Sequence[str], k: int = 10) -> list[Hit] | list[list[Hit]]:
+        """The k best sentences for a question, or for each of several: their `sentence_id`, `score` and `text`."""
+        if isinstance(questions, str):
+            return self._search([questions], k)[0]
+        return self._search(list(questions), k)
+
+    def _search(self, questions: list[str], k: int) -> list[list[Hit]]:
         found = self._index.search(self._encode(questions) if self.kind == "dense" else questions, k)
         lists = []
         for rows, scores in zip(found.rows, found.scores):

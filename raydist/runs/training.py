@@ -6,26 +6,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from raydist.config.compare import changed_settings
+from raydist.config.roles import settings_of_weights
+from raydist.corpus.rules import choose_rule
 from raydist.errors import InputError
-from raydist.files.storage import differences, folder_digest, has_model
+from raydist.files.storage import folder_digest, has_model
 from raydist.models.loading import is_folder
-from raydist.reader.metrics import choose_rule
+from raydist.runs import trackers
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say
-from raydist.training import trackers
 
-# keys of `retriever` that change the weights, and not only the rows
-RETRIEVER_LOSS = (
-    "pooling",
-    "towers",
-    "loss",
-    "objective",
-    "normalise",
-    "scale",
-    "temperature",
-    "mask_known_positives",
-    "bucket_by_length",
-)
 OF_THE_OLD_MODEL = (  # what a training that starts over leaves nothing of
     *("checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "tensorboard", "workers.json", "progress.json"),
     *("predictions", "evaluation", "ranked", "trace", "report.html"),
@@ -53,8 +43,8 @@ def train_rows(run: Run, sets: Mapping[str, TrainingSet], *, fresh: bool = False
         _start_over(run)
     if run.folder.exists("training.json"):
         before = run.folder.read_json("training.json")
-        if before["identity"] != identity:
-            listed = "\n  ".join(differences(before["identity"], identity))
+        if changed := changed_settings(before["identity"], identity):
+            listed = "\n  ".join(changed.values())
             raise InputError(
                 f"run {run.config.name!r} in {run.folder.path()} was trained with other settings:\n  {listed}\n"
                 f"give this one another name (name=...), or start it over with --fresh"
@@ -96,28 +86,19 @@ def _start_over(run: Run) -> None:
 
 def training_identity(run: Run, sets: Mapping[str, TrainingSet]) -> dict[str, Any]:
     """All that the trained weights depend on, flat, so that a difference can be named."""
-    config = run.config.model_dump(mode="json")
-    keep = {key: config[key] for key in ("seed", "model", "train", "optim")}
-    if config["task"] == "reader":
-        keep["objectives"] = config["objectives"]
-        keep["predict"] = {"max_answer_length": config["predict"]["max_answer_length"]}  # of the scores on dev
-        if config["predict"]["precision"] != "fp32":
-            keep["predict"]["precision"] = config["predict"]["precision"]
-    elif config["task"] == "retriever":
-        keep["retriever"] = {key: config["retriever"][key] for key in RETRIEVER_LOSS}
-    for key in ("keep_checkpoints", "checkpoint_every", "log_every"):
-        del keep["train"][key]
-    flat = dict(_flat(keep))
+    config = run.config
+    flat = settings_of_weights(config)
     with said_if_long(f"train: looking whether {run.config.model.name} has changed"):
         flat["model.weights"] = folder_digest(run.model_folder)
-    if is_folder(config["model"]["name"]):  # whose path is another one in every job: its content says which it is
+    if is_folder(config.model.name):  # whose path is another one in every job: its content says which it is
         del flat["model.name"]
     for name, rows in sets.items():
         flat |= dict(_flat(rows.identity, f"data.{name}"))
-    if "dev" in sets and config["task"] == "reader":  # decides which model is the best one
-        flat["data.dev.rule"] = choose_rule(config["data"]["dev"]["rule"], sets["dev"].identity["examples"])
-        if config["train"]["dev_questions"]:
-            flat["data.seed"] = config["data"]["seed"]
+    if "dev" in sets and config.task == "reader":  # decides which model is the best one
+        assert config.data.dev is not None
+        flat["data.dev.rule"] = choose_rule(config.data.dev.rule, sets["dev"].identity["examples"])
+        if config.train.dev_questions:
+            flat["data.seed"] = config.data.seed
     return json.loads(json.dumps(flat))  # as it comes back from the file
 
 

@@ -13,13 +13,13 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
+from raydist.sample.write import write_sample
+
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def words_of_the_world(seed: int = 0) -> Iterator[str]:
     """Every text of a small sample world."""
-    from raydist.sample.write import write_sample
-
     with tempfile.TemporaryDirectory() as folder:
         write_sample(Path(folder) / "world", "small", seed)
         for file in sorted(Path(folder).rglob("*.json")):

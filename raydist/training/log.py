@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from raydist.files.storage import Storage, writing_to
+from raydist.runs.trackers import Tracker
 from raydist.terminal import Progress, say
 from raydist.training.checkpoints import TrainState
 from raydist.training.loop import StepReport
-from raydist.training.trackers import Tracker
 
 Show = Callable[..., None]  # sets a gauge: (name, value, **tags)
 

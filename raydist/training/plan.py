@@ -27,9 +27,3 @@ def epoch_plan(lengths: np.ndarray, *, seed: int, epoch: int, batch_size: int, a
     batches = [batches[i] for i in random.permutation(len(batches))]
     # within a batch the rows are dealt out by length, so that groups and ranks get alike shares
     return [[rows[part::accumulate] for part in range(accumulate)] for rows in batches]
-
-
-def num_steps(rows: int, *, batch_size: int, epochs: float, max_steps: int | None) -> int:
-    per_epoch = -(-rows // batch_size)
-    steps = max(1, round(per_epoch * epochs))
-    return min(steps, max_steps) if max_steps else steps

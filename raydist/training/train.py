@@ -20,9 +20,10 @@ from torch import nn
 
 from raydist.config import Config, OptimConfig, TrainConfig
 from raydist.cores import use_cores
-from raydist.errors import InputError
+from raydist.errors import InputError, TrainingFailed
 from raydist.files.storage import Storage, has_model, writing_to
 from raydist.objectives.base import world_size
+from raydist.runs.trackers import open_trackers
 from raydist.training.checkpoints import (
     SavedCheckpoint,
     forget_lost_best,
@@ -33,16 +34,10 @@ from raydist.training.checkpoints import (
 from raydist.training.log import RunLog, Show, Watch, show_nothing
 from raydist.training.loop import NonFiniteLoss, TrainBatch, TrainRows, seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
-from raydist.training.plan import num_steps
 from raydist.training.trace import write_traces
-from raydist.training.trackers import open_trackers
 from raydist.training.trainable import Evaluation, Trainable, TrainingSets, name_questions, open_trainable
 
 NOTICE_S = 2.0  # between questions whether a node is to be taken away; each is a short wait for all ranks
-
-
-class TrainingFailed(RuntimeError):
-    """Training stopped for a reason that trying again would not mend."""
 
 
 class Host(Protocol):
@@ -165,9 +160,7 @@ class Training:
     def __post_init__(self) -> None:
         settings = self.settings
         self.per_epoch = -(-len(self.rows) // settings.batch_size)
-        self.total = num_steps(
-            len(self.rows), batch_size=settings.batch_size, epochs=settings.epochs, max_steps=settings.max_steps
-        )
+        self.total = settings.num_steps(len(self.rows))
         self.wrapped = self.host.wrap(self.task)
         self.optimizer = build_optimizer(self.task, self.optim)
         self.schedule = build_schedule(self.optimizer, self.optim, self.total, settings.batch_size)

@@ -14,13 +14,14 @@ import torch.distributed as dist
 from transformers import AutoTokenizer
 
 from raydist.config import Config
+from raydist.corpus.rules import choose_rule
 from raydist.draws import choose_rows, text_hashes
 from raydist.files.stage import Made
 from raydist.models.loading import model_folder, tower_folder
 from raydist.objectives.base import world_size
 from raydist.objectives.ranking import CrossEntropy, Ranking
 from raydist.reader.evaluate import examples_of, with_unique_ids
-from raydist.reader.metrics import choose_rule, score_predictions
+from raydist.reader.metrics import score_predictions
 from raydist.reader.predict import length_batches, predict_examples
 from raydist.reader.rows import WindowRows
 from raydist.reader.stages import WindowSet

@@ -2,6 +2,7 @@ import os
 
 import pytest
 from helpers.elsewhere import Elsewhere, Untrained
+from helpers.submission import dashboard, working_dir  # noqa: F401
 
 from raydist.cluster.connect import Cluster
 from raydist.cluster.machine import RayMachine

@@ -2,11 +2,12 @@
 
 import shutil
 
-from raydist.cluster import pipeline, retrieval
 from raydist.cluster.pipeline import Run
-from raydist.cluster.sweep import Sweep
+
+from raydist.cluster import pipeline, retrieval
 from raydist.config import load_config
 from raydist.models.loading import model_folder
+from raydist.sweep.driver import Sweep
 
 
 def test_a_reader_from_the_same_folder_at_another_path_is_the_same_training(no_ray, tmp_path):

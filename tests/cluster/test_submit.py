@@ -1,10 +1,9 @@
-"""Submission: preflight against a stand-in dashboard, which can be of any version and anywhere; jobs on a real head."""
+"""Jobs on a real head: sent, followed, left, found again, stopped."""
 
 import asyncio
 import contextlib
 import json
 import os
-import platform
 import shutil
 import signal
 import socket
@@ -13,350 +12,28 @@ import sys
 import tempfile
 import threading
 import time
-import zipfile
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import ray
+from helpers.submission import TOKEN, refused
 from ray.job_submission import JobStatus
 
 from raydist.cli import job
-from raydist.cluster import submit
-from raydist.cluster.submit import Parcel, Target, _Shown, dashboard_url, follow, prepare, reach
-
-PYTHON = platform.python_version()
-TOKEN = "a-token-of-this-test-0123456789abcdef"
-PASSAGE = "Mina Orlov built the bridge in 1894. It fell in 1911."
-
-
-@pytest.fixture
-def working_dir(tmp_path, monkeypatch) -> Path:
-    """A user's folder: a config, its data, another tool's predictions; no raydist, no token."""
-    home, folder = tmp_path / "home", tmp_path / "work"
-    home.mkdir()
-    folder.mkdir()
-    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.chdir(folder)
-    answers = [{"text": "1894", "answer_start": PASSAGE.index("1894")}]
-    qas = [{"id": f"q{i}", "question": "When was the bridge built?", "answers": answers} for i in range(4)]
-    data = {"version": "1.1", "data": [{"title": "bridges", "paragraphs": [{"context": PASSAGE, "qas": qas}]}]}
-    Path("data").mkdir()
-    Path("data/dev.json").write_text(json.dumps(data))
-    Path("predictions.json").write_text(json.dumps({"q0": "1894", "q1": "1894", "q2": "1911", "q3": "in 1894"}))
-    Path("bridges.yaml").write_text(
-        "name: bridges\nmodel: {name: 'builtin:tiny'}\ndata: {dev: data/dev.json}\n"
-        "evaluate: {predictions: {dev: predictions.json}, bootstrap: 10}\n"
-    )
-    return folder
-
-
-class Dashboard:
-    """Answers what preflight asks, in the shape that Ray 2.60 gives; remembers whatever else is sent."""
-
-    def __init__(self, *, version=ray.__version__, python=PYTHON, mode="token", host="elsewhere") -> None:
-        node = {"state": "ALIVE", "nodeManagerHostname": host, "rayletSocketName": "/nowhere/raylet"}
-        answers = {
-            "/api/authentication_mode": {"authentication_mode": mode},
-            "/api/version": {"version": "4", "ray_version": version},
-            "/api/v0/cluster_metadata": {"result": True, "data": {"rayVersion": version, "pythonVersion": python}},
-            "/nodes?view=summary": {"result": True, "data": {"summary": [{"raylet": node}]}},
-        }
-        self.changes = changes = []
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                needs_token = mode == "token" and self.path != "/api/authentication_mode"
-                refused = needs_token and self.headers.get("Authorization") != f"Bearer {TOKEN}"
-                content = json.dumps(answers.get(self.path, f"Job {self.path.rpartition('/')[2]} does not exist")).encode()
-                self.send_response(403 if refused else 200 if self.path in answers else 404)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def do_POST(self):
-                changes.append(self.path)
-                self.send_error(500)
-
-            do_PUT = do_POST
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-
-
-@pytest.fixture
-def dashboard(working_dir, monkeypatch):
-    """Starts stand-ins; nothing may be submitted to any of them."""
-    started = []
-    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
-
-    def dashboard(**options) -> str:
-        started.append(Dashboard(**options))
-        return started[-1].url
-
-    yield dashboard
-    for one in started:
-        one.close()
-        assert one.changes == []
-
-
-def refused(capsys, *arguments: str) -> str:
-    """What `raydist submit` says; it must be one message and status 2."""
-    assert job("submit", list(arguments)) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("error: nothing was submitted: ")
-    assert "Traceback" not in said.err
-    return said.err
-
-
-# --- preflight -------------------------------------------------------------------------------------------------------
-
-
-def test_an_unreachable_address_is_named(working_dir, capsys):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    said = refused(capsys, "evaluate", "bridges.yaml", "--address", url)
-    assert "1 problem\n" in said
-    assert f"no Ray dashboard answers at {url} (Connection refused)" in said
-
-
-def test_an_address_that_is_no_dashboards_is_named(working_dir, capsys):
-    assert "give --address http://HOST:8265" in refused(capsys, "evaluate", "bridges.yaml", "--address", "ray://head:10001")
-
-
-def test_the_address_may_come_from_the_environment(monkeypatch):
-    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_ADDRESS", "head:8265/")
-    assert dashboard_url(None) == "http://head:8265"
-    assert dashboard_url("https://other") == "https://other"
-    monkeypatch.delenv("RAY_ADDRESS")
-    assert dashboard_url(None) == "http://127.0.0.1:8265"
+from raydist.cluster.submit import Jobs, ShownLog
+from raydist.submission.preflight import prepare
+from raydist.submission.target import Target, reach
 
 
 def test_a_head_that_was_restarted_and_forgot_the_job_is_not_taken_for_one_that_is_gone(dashboard):
     with pytest.raises(RuntimeError, match=r"does not know the job: its head was restarted.*submit the same command again"):
-        submit.follow(reach(dashboard(), insecure=True), "train-bridges-1f6a09c2")
-
-
-def test_another_ray_version_is_named(dashboard, capsys):
-    said = refused(capsys, "evaluate", "bridges.yaml", "--address", dashboard(version="2.52.1"))
-    assert "1 problem\n" in said
-    assert "runs Ray 2.52.1" in said
-    assert f"ray=={ray.__version__}" in said
-
-
-def test_another_python_is_named(dashboard, capsys):
-    said = refused(capsys, "evaluate", "bridges.yaml", "storage=s3://b/runs", "--address", dashboard(python="3.9.18"))
-    assert "1 problem\n" in said
-    assert "runs Python 3.9.18" in said
-
-
-def test_a_wrong_token_and_none_are_told_apart(dashboard, capsys, monkeypatch):
-    url = dashboard()
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
-    assert "refuses the token from RAY_AUTH_TOKEN" in refused(capsys, "evaluate", "bridges.yaml", "--address", url)
-    monkeypatch.delenv("RAY_AUTH_TOKEN")
-    assert "wants a token, and none is here" in refused(capsys, "evaluate", "bridges.yaml", "--address", url)
-    (Path.home() / ".ray").mkdir()
-    (Path.home() / ".ray/auth_token").write_text(TOKEN + "\n")
-    assert reach(url).is_authenticated
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere/token")
-    assert "RAY_AUTH_TOKEN_PATH is /nowhere/token" in refused(capsys, "evaluate", "bridges.yaml", "--address", url)
-
-
-def test_a_cluster_elsewhere_without_a_token_is_refused_unless_told(dashboard, capsys):
-    url = dashboard(mode="disabled")
-    said = refused(capsys, "evaluate", "bridges.yaml", "storage=s3://b/runs", "--address", url)
-    assert "asks for no token" in said
-    assert not reach(url, insecure=True).is_authenticated
-    assert not reach(url, insecure=True).is_here
-    assert reach(url, insecure=True).headers == {}  # our token is not shown to who does not ask for it
-
-
-def test_a_large_file_in_the_working_directory_is_named(dashboard, working_dir, capsys):
-    with (working_dir / "dump.bin").open("wb") as file:
-        file.truncate(2 << 30)  # sparse
-    said = refused(capsys, "evaluate", "bridges.yaml", "storage=s3://b/runs", "--address", dashboard())
-    assert "1 problem\n" in said
-    assert "2.0 GiB to send, and 100.0 MiB is the most; the largest files: dump.bin (2.0 GiB), " in said
-    url = dashboard()
-    assert prepare("evaluate", "bridges.yaml", ["storage=s3://b/runs"], address=url, exclude=["*.bin"]).parcel.size < 10 << 20
-    (working_dir / "dump.bin").rename("runs")  # what is excluded anyway does not count
-    assert prepare("evaluate", "bridges.yaml", ["storage=s3://b/runs"], address=url).parcel.size < 10 << 20
-
-
-def test_too_many_files_end_the_count(dashboard, capsys, monkeypatch):
-    monkeypatch.setattr(submit, "MAX_FILES", 2)
-    assert "more than 2 files" in refused(capsys, "evaluate", "bridges.yaml", "storage=s3://b/x", "--address", dashboard())
-
-
-@pytest.mark.parametrize(
-    ("change", "place"),
-    [
-        ("data.dev={here}/dev.json", "data.dev.files: {here}/dev.json"),
-        ("data.dev=../dev.json", "data.dev.files: {here}/dev.json"),
-        ("data={{root: {here}, dev: dev.json}}", "data.dev.files: {here}/dev.json"),
-        ("evaluate.predictions.dev={here}/dev.json", "evaluate.predictions.dev: {here}/dev.json"),
-        ("model.name=../model", "model.name: {here}/model"),
-        ("data.dev={{hub: ../model}}", "data.dev.hub: {here}/model"),
-    ],
-)
-def test_a_path_that_only_this_machine_has_is_named(change, place, dashboard, working_dir, capsys):
-    here = working_dir.parent
-    shutil.copy("data/dev.json", here)
-    (here / "model").mkdir()
-    url = dashboard()
-    change, place = change.format(here=here), place.format(here=here)
-    said = refused(capsys, "evaluate", "bridges.yaml", change, "storage=s3://b/runs", "--address", url)
-    assert "1 problem\n" in said
-    assert f"{place} is on this machine only, the cluster is elsewhere" in said
-    assert prepare("evaluate", "bridges.yaml", [change, "storage=s3://b/runs"], address=url, shared=[str(here)])
-
-
-@pytest.mark.parametrize("storage", ["runs", "/data/runs", "file:///data/runs"])
-def test_storage_that_the_nodes_do_not_share_is_named(storage, dashboard, capsys):
-    said = refused(capsys, "evaluate", "bridges.yaml", f"storage={storage}", "--address", dashboard())
-    assert "1 problem\n" in said
-    assert f"storage: {storage} is a folder of one machine" in said
-
-
-def test_a_trackers_database_must_be_where_the_nodes_see_it(dashboard, working_dir, capsys):
-    given = ["storage=s3://b/x", "track.mlflow=sqlite:///m.db", "track.wandb=team/data"]
-    url = dashboard()
-    said = refused(capsys, "train", "bridges.yaml", *given, "--address", url)
-    assert "1 problem\n" in said
-    assert "track.mlflow: sqlite:///m.db is a file of one machine" in said
-    (working_dir / "team").symlink_to("data")  # a project is no path, even if it looks like one
-    sent = prepare("train", "bridges.yaml", given, address=url, shared=[str(working_dir)]).parcel.config
-    assert sent["track"]["mlflow"] == f"sqlite:///{working_dir}/m.db"
-    assert sent["track"]["wandb"] == "team/data"
-    served = [given[0], "track.mlflow=http://host:5000"]
-    sent = prepare("train", "bridges.yaml", served, address=url).parcel.config
-    assert sent["track"]["mlflow"] == "http://host:5000"
-
-
-def test_all_problems_come_in_one_message(dashboard, capsys):
-    said = refused(capsys, "report", "bridges.yaml", "optm.lr=1", "--address", dashboard(version="2.9.0"))
-    assert "3 problems\n" in said
-    assert "report: cannot run as a job; these can: evaluate, " in said
-    assert "optm: unknown key; did you mean optim?" in said
-    assert "runs Ray 2.9.0" in said
-    said = refused(capsys, "evaluate", "bridges.yaml", "data.dev=no.json", "--fresh", "--address", dashboard())
-    assert "3 problems\n" in said
-    assert "evaluate has no option --fresh" in said
-    assert "no file at" in said
-    assert "storage: runs" in said
-
-
-def test_a_sweep_that_cannot_be_run_is_refused_here(dashboard, capsys):
-    said = refused(capsys, "sweep", "debug_sweep", "sweep.metric=nothing.f1", "storage=s3://b/x", "--address", dashboard())
-    assert "sweep.metric: nothing.f1 is of no data set that is scored" in said
-
-
-def test_a_data_file_with_a_remote_address_is_refused_as_the_reader_would(dashboard, capsys):
-    change = "data.dev=s3://b/dev.json"
-    assert "is a remote address" in refused(capsys, "run", "bridges.yaml", change, "storage=s3://b/x", "--address", dashboard())
-
-
-# --- the parcel ------------------------------------------------------------------------------------------------------
-
-
-def test_what_the_config_names_travels_even_if_ignored_and_the_rest_obeys(dashboard, working_dir):
-    (working_dir / ".gitignore").write_text("data/\nsecret.txt\n")
-    (working_dir / ".rayignore").write_text("notes.md\n")
-    for name in (
-        "secret.txt",
-        "notes.md",
-        "kept.txt",
-        ".git/config",
-        "deep/__pycache__/a.pyc",
-        "deep/b.py",
-        "results/old.json",
-    ):
-        (working_dir / name).parent.mkdir(parents=True, exist_ok=True)
-        (working_dir / name).write_text("x")
-    (working_dir / "model").mkdir()
-    (working_dir / "model/config.json").write_text("{}")
-    changes = [
-        "model.name=./model",
-        f"data.root={working_dir}/data",
-        f"data.dev={working_dir}/data/dev.json",
-        "storage=results",
-    ]
-    parcel = prepare("train", "bridges.yaml", changes, address=dashboard(), shared=[str(working_dir / "results")]).parcel
-    own = {name for name in parcel.files if not name.startswith("raydist/")}
-    assert own == {
-        *("bridges.yaml", "predictions.json", "kept.txt", "deep/b.py", ".gitignore", ".rayignore"),
-        *("data/dev.json", "model/config.json"),
-    }
-    assert {"raydist/__init__.py", "raydist/cli.py", "raydist/models/tiny_vocabulary.txt"} <= parcel.files.keys()
-    assert parcel.config["data"]["root"] == "data"
-    assert parcel.config["data"]["dev"]["files"] == ["dev.json"]  # found under data.root, wherever the parcel is unpacked
-    assert parcel.config["model"]["name"] == "model"
-    assert parcel.config["evaluate"]["predictions"] == {"dev": "predictions.json"}
-
-
-def test_a_corpus_that_is_a_folder_travels_whole(dashboard, working_dir):
-    for name in ("data/c/corpus.jsonl", "data/c/queries.jsonl", "data/c/qrels/train.tsv", "encoder/config.json"):
-        (working_dir / name).parent.mkdir(parents=True, exist_ok=True)
-        (working_dir / name).write_text("x")
-    (working_dir / ".gitignore").write_text("data\nencoder\n")
-    changes = ["data.root=data", "data.dev=dev.json", "corpus.train=c", "mining.encoder=encoder", "storage=s3://b/x"]
-    parcel = prepare("train", "bridges.yaml", changes, address=dashboard()).parcel
-    travels = {"data/c/corpus.jsonl", "data/c/queries.jsonl", "data/c/qrels/train.tsv", "encoder/config.json", "data/dev.json"}
-    assert travels <= parcel.files.keys()
-    assert parcel.config["corpus"]["train"]["files"] == ["c"]
-
-
-def test_the_raydist_of_the_working_directory_is_the_one_that_runs(dashboard, working_dir):
-    (working_dir / "raydist").mkdir()
-    (working_dir / "raydist/__init__.py").write_text("")
-    parcel = prepare("train", "bridges.yaml", ["storage=s3://b/x"], address=dashboard()).parcel
-    assert [name for name in parcel.files if name.startswith("raydist/")] == ["raydist/__init__.py"]
-
-
-def test_words_that_happen_to_be_folders_are_not_paths(dashboard, working_dir):
-    for name in ("squad", "reader", "auto"):  # rule, task and format of the config
-        (working_dir / name).mkdir()
-        (working_dir / name / "file.txt").write_text("x")
-    (working_dir / ".rayignore").write_text("squad\nreader\nauto\n")
-    parcel = prepare("train", "bridges.yaml", ["storage=s3://b/x", "data.dev.rule=squad"], address=dashboard()).parcel
-    assert not [name for name in parcel.files if name.endswith("file.txt")]
-
-
-def test_equal_content_makes_equal_bytes_and_the_config_reads_back(working_dir, tmp_path):
-    from raydist.config import load_config
-
-    config = load_config("bridges.yaml").config
-    parcel = Parcel(
-        {"data/dev.json": Path("data/dev.json"), "p.json": Path("predictions.json")}, config.model_dump(mode="json")
-    )
-    parcel.write(tmp_path / "a.zip", "bridges")
-    os.utime("data/dev.json", (1, 1))
-    parcel.write(tmp_path / "b.zip", "bridges")
-    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
-    zipfile.ZipFile(tmp_path / "a.zip").extractall(tmp_path / "there")
-    assert (tmp_path / "there/data/dev.json").read_bytes() == Path("data/dev.json").read_bytes()
-    assert load_config(str(tmp_path / "there/.raydist/bridges.yaml")).config == config
+        Jobs(reach(dashboard(), insecure=True)).follow("train-bridges-1f6a09c2")
 
 
 def test_a_log_that_is_read_again_is_shown_once(capsys):
     rays = "2026-11-16 08:30:24,614\tINFO job_manager.py:581 -- Runtime env\nRunning entrypoint for job x: python\n"
-    shown = _Shown()
+    shown = ShownLog()
     for log in (rays, rays + "read: 1\n", rays + "read: 1\nread: 2\n"):  # each time from its start, in two pieces
         shown.add(log[: len(rays)], 0)
         shown.add(log[len(rays) :], len(rays))
@@ -421,7 +98,7 @@ def head(addresses) -> str:
 
 
 def number_of_jobs(url: str) -> int:
-    return len(submit.list_jobs(reach(url)))
+    return len(Jobs(reach(url)).newest_first())
 
 
 @pytest.fixture
@@ -454,11 +131,6 @@ def test_ctrl_c_is_not_lost_to_a_connection_that_breaks_with_it(capsys):
     class Breaking:
         """A cluster whose connection breaks when it is left; by its own word the job then ends well."""
 
-        url = "http://head:8265"
-
-        def client(self):
-            return self
-
         async def tail_job_logs(self, name):
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
@@ -473,9 +145,10 @@ def test_ctrl_c_is_not_lost_to_a_connection_that_breaks_with_it(capsys):
         def get_job_info(self, name):
             return SimpleNamespace(status=JobStatus.SUCCEEDED)
 
+    elsewhere = Target("http://head:8265", {}, nodes=1, is_here=False, is_authenticated=False)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a script begin without one
     try:
-        assert follow(Breaking(), "train-x") == 130
+        assert Jobs(elsewhere, Breaking()).follow("train-x") == 130
     finally:
         signal.signal(signal.SIGINT, before)
     assert "raydist jobs logs train-x --address http://head:8265" in capsys.readouterr().out

@@ -1,25 +1,30 @@
 """Sweeps on Ray: trials are runs like any other, shared stages are made once, nothing finished is done again."""
 
-import contextlib
 import json
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
+from helpers.sweeps import mined_config, stages_of, sweep_config
 from safetensors.torch import load_file
 
-from raydist.cluster import pipeline
-from raydist.cluster.sweep import Sweep, run_sweep, sweep_cluster, trials_at_once, tune_scheduler
+from raydist.cluster.trials import RayTrials, sweep_cluster, trials_at_once
+from raydist.cluster.tune import make_scheduler
 from raydist.config import load_config
 from raydist.errors import InputError
-from raydist.sweep.plan import Ledger
+from raydist.reader import flow
+from raydist.reader.prepare import prepare
+from raydist.runs.clean import unused_stages
+from raydist.sweep.driver import Sweep, run_sweep
+from raydist.sweep.ledger import Ledger
 
 
-def sweep_config(storage: str, *overrides: str):
-    return load_config("debug_sweep", [f"storage={storage}", "sweep.at_once=1", *overrides]).config
+@pytest.fixture(scope="session")
+def trials(cluster) -> RayTrials:
+    """Runs trials on the cluster of all tests."""
+    return RayTrials(cluster)
 
 
 def finished(folder: Path) -> dict[str, float]:
@@ -33,9 +38,9 @@ def scores(folder: Path) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def swept(cluster, storage) -> Path:
+def swept(trials, storage) -> Path:
     """Two settings with two seeds."""
-    run_sweep(sweep_config(storage, "name=swept"), cluster)
+    run_sweep(sweep_config(storage, "name=swept"), trials)
     return Path(storage, "swept")
 
 
@@ -65,11 +70,11 @@ def test_a_sweep_ranks_its_settings_and_keeps_the_best_model_alone(swept):
 def test_what_trials_share_is_made_once_and_by_no_trial(swept):
     shared = []
     for file in swept.glob("trials/*/stages.json"):
-        stages = json.loads(file.read_text())
+        stages = stages_of(file.parent)
         made = {title: stage for title, stage in stages.items() if title.startswith(("examples", "windows", "sample"))}
         assert {"windows of train", "windows of dev", "examples of train"} <= made.keys()
-        assert all(stage["reused"] for stage in made.values())
-        shared.append(made["windows of train"]["folder"])
+        assert all(stage.reused for stage in made.values())
+        shared.append(made["windows of train"].folder)
     assert len(shared) == 4
     assert len(set(shared)) == 1  # neither the learning rate nor the seed changes what is read
 
@@ -81,9 +86,9 @@ def test_a_trial_equals_the_same_run_done_alone(swept, make_run):
     run = make_run(
         "name=alone", f"optim.lr={found['best']['choice']['optim.lr']}", f"seed={seed}", "sweep=null", config="debug_sweep"
     )
-    pipeline.prepare(run, run.config.sets())
-    pipeline.train(run)
-    pipeline.evaluate(run)
+    prepare(run, run.config.sets())
+    flow.train(run)
+    flow.evaluate(run)
     ours, theirs = (load_file(folder / "model/model.safetensors") for folder in (Path(run.folder.path()), kept))
     assert ours.keys() == theirs.keys()
     assert all(value.equal(theirs[name]) for name, value in ours.items())
@@ -93,19 +98,19 @@ def test_a_trial_equals_the_same_run_done_alone(swept, make_run):
     assert ours == theirs
 
 
-def test_a_finished_sweep_is_left_alone_a_larger_one_adds_to_it_and_another_is_refused(swept, cluster, storage, capsys):
+def test_a_finished_sweep_is_left_alone_a_larger_one_adds_to_it_and_another_is_refused(swept, trials, machine, storage, capsys):
     before = finished(swept)
-    run_sweep(sweep_config(storage, "name=swept"), cluster)
+    run_sweep(sweep_config(storage, "name=swept"), trials)
     assert "4 trials, 4 finished before" in capsys.readouterr().out
     assert finished(swept) == before
 
-    larger = Sweep(sweep_config(storage, "name=swept", "sweep.space.optim.lr=[1e-3,2e-3,3e-3]"), cluster)
+    larger = Sweep(sweep_config(storage, "name=swept", "sweep.space.optim.lr=[1e-3,2e-3,3e-3]"), machine)
     larger.begin(fresh=False)
     assert larger.plan_pending()
     assert [(trial.choice, trial.seed) for trial in larger.queue] == [({"optim.lr": 2e-3}, 0), ({"optim.lr": 2e-3}, 1)]
 
     with pytest.raises(InputError, match="was begun with other settings") as error:
-        run_sweep(sweep_config(storage, "name=swept", "train.max_steps=13"), cluster)
+        run_sweep(sweep_config(storage, "name=swept", "train.max_steps=13"), trials)
     assert "train.max_steps: was 12, now 13" in str(error.value)
     assert "--fresh" in str(error.value)
     assert finished(swept) == before
@@ -116,7 +121,7 @@ def test_clean_leaves_the_stages_of_trials_alone(swept, storage):
 
     used = {stage["folder"] for file in swept.glob("trials/*/stages.json") for stage in json.loads(file.read_text()).values()}
     assert len(used) >= 6
-    assert not used & set(pipeline.unused_stages(Storage(storage)))
+    assert not used & set(unused_stages(Storage(storage)))
 
 
 @pytest.mark.slow
@@ -160,54 +165,14 @@ def begun(folder: Path) -> str | None:
     return None
 
 
-def test_optuna_carries_on_with_what_it_asked_and_what_it_learned(cluster, storage):
-    """The driver's side alone: trials are answered by hand."""
-    overrides = ("name=asked", "sweep.search=optuna", "sweep.trials=4", "sweep.space.optim.lr={loguniform: [1e-5, 1e-2]}")
-    config = sweep_config(storage, *overrides)
-
-    def answer(sweep: Sweep, trial) -> None:
-        score = 50 + 1000 * trial.choice["optim.lr"]
-        entry = {"id": trial.id, "choice": dict(trial.choice), "seed": trial.seed}
-        sweep.ledger.add(entry | {"status": "done", "metrics": {"dev.f1@20": score}})
-        sweep.finished(trial, None, False)
-
-    first = Sweep(config, cluster)
-    first.begin(fresh=True)
-    assert first.plan_pending()
-    trials = [first.next() for _ in range(3)]  # both seeds of one setting, one of another
-    assert [trial.seed for trial in trials] == [0, 1, 0]
-    for trial in trials:
-        answer(first, trial)
-    assert [trial.value for trial in first.study.study.trials] == [50 + 1000 * trials[0].choice["optim.lr"], None]
-
-    second = Sweep(config, cluster)  # the first one was killed
-    second.begin(fresh=False)
-    assert second.plan_pending()
-    assert [trial.value for trial in second.study.study.trials] == [50 + 1000 * trials[0].choice["optim.lr"]]
-    left = []
-    while trial := second.next():
-        answer(second, trial)
-        left.append(trial)
-    assert left[0].choice == trials[2].choice  # the open seed first
-    assert left[0].seed == 1
-    assert len(left) == 5  # of 4 settings x 2 seeds, three were done
-    third = Sweep(config, cluster)
-    third.ledger.add(third.ledger.get(left[0].id) | {"data": {"train": "other windows"}})
-    with pytest.raises(InputError, match=f"train changed since trial {left[0].id} was run"):
-        third.plan_pending()
-    found = second.write_results()
-    assert len(found["settings"]) == 4
-    assert found["best"]["choice"]["optim.lr"] == max(row["choice"]["optim.lr"] for row in found["settings"])
-
-
 # One good setting, and one that learns nothing: told apart by a dev score at step 30.
 # a trial is stopped when Tune has heard of its score, some steps later: they must not be its last ones
 UNLIKE = ("sweep.seeds=[0]", "train.max_steps=300", "train.epochs=99", "train.evaluate_every=30", "train.dev_questions=20")
 
 
-def test_asha_stops_a_hopeless_trial_and_a_resume_leaves_it_alone(cluster, storage, capsys):
+def test_asha_stops_a_hopeless_trial_and_a_resume_leaves_it_alone(trials, storage, capsys):
     config = sweep_config(storage, "name=halved", "sweep.scheduler=asha", "sweep.space.optim.lr=[3e-3,1e-12]", *UNLIKE)
-    found = run_sweep(config, cluster)
+    found = run_sweep(config, trials)
     folder = Path(storage, "halved")
     assert [(row["choice"]["optim.lr"], row["trials"][0]["status"]) for row in found["settings"]] == [
         (3e-3, "done"),
@@ -220,108 +185,37 @@ def test_asha_stops_a_hopeless_trial_and_a_resume_leaves_it_alone(cluster, stora
 
     before = finished(folder)
     capsys.readouterr()
-    assert run_sweep(config, cluster) == found
+    assert run_sweep(config, trials) == found
     assert "2 trials, 2 finished before" in capsys.readouterr().out
     assert finished(folder) == before
 
 
 @pytest.mark.slow
-def test_median_stopping_stops_what_is_below_the_others_and_survives_a_trial_without_a_score(cluster, storage):
+def test_median_stopping_stops_what_is_below_the_others_and_survives_a_trial_without_a_score(trials, storage):
     """The loss of the first trial is not a number before it has a score; then three good ones are the measure of a bad one."""
     rates = [1e30, 3e-3, 2.5e-3, 2e-3, 1e-12]
     overrides = ("name=median", "sweep.scheduler=median", f"sweep.space.optim.lr={rates}", "optim.clip_norm=1e9", *UNLIKE)
-    found = run_sweep(sweep_config(storage, *overrides, "optim.warmup_steps=0"), cluster)
+    found = run_sweep(sweep_config(storage, *overrides, "optim.warmup_steps=0"), trials)
     ends = {row["choice"]["optim.lr"]: row["trials"][0]["status"] for row in found["settings"]}
     assert ends == {1e30: "failed", 3e-3: "done", 2.5e-3: "done", 2e-3: "done", 1e-12: "stopped"}
 
 
 @pytest.mark.slow
-def test_a_diverged_trial_is_recorded_and_the_others_go_on(cluster, storage):
+def test_a_diverged_trial_is_recorded_and_the_others_go_on(trials, machine, storage):
     """The loss of the first one is not a number; a sweep of one good and one bad setting has a best one."""
     overrides = ("name=diverged_sweep", "sweep.space.optim.lr=[1e30,1e-3]", "sweep.seeds=[0]", "optim.warmup_steps=0")
-    found = run_sweep(sweep_config(storage, *overrides, "optim.clip_norm=1e9"), cluster)
+    found = run_sweep(sweep_config(storage, *overrides, "optim.clip_norm=1e9"), trials)
     assert [trial["status"] for row in found["settings"] for trial in row["trials"]] == ["done", "failed"]
     assert found["best"]["choice"] == {"optim.lr": 1e-3}
-    entries = Ledger(Sweep(sweep_config(storage, *overrides), cluster).folder).entries()
+    entries = Ledger(Sweep(sweep_config(storage, *overrides), machine).folder).entries()
     assert any("before the update" in entry.get("message", "") for entry in entries.values())
-
-
-def mined_config(storage: str, *overrides: str):
-    """Two settings of a retriever."""
-    metric = "sweep.metric=retrieval.sample.gold_silver_weighted.MRR@100"
-    given = [f"storage={storage}", "name=mined_sweep", "retriever.rerank=0", "sweep.space.mining.threshold=[0,1]", metric]
-    return load_config("debug_retrieval", [*given, "sweep.at_once=1", *overrides]).config
-
-
-def ended(sweep: Sweep, scores: list[float]) -> dict[str, dict]:
-    """The first trials of a sweep came to their end with these scores."""
-    for trial, score in zip(sweep.trials.values(), scores):
-        sweep.ledger.add({"id": trial.id, "status": "done", "metrics": {sweep.settings.metric: score}})
-    return sweep.ledger.entries()
-
-
-def test_pruning_deletes_stages_that_only_pruned_trials_refer_to(no_ray, tmp_path):
-    sweep = Sweep(mined_config(tmp_path, "sweep.space.mining.threshold=[0,0.5,1]"), no_ray)
-    one, two, three = (f"{sweep.config.name}/trials/{id}" for id in sweep.trials)
-    shared = {"dense index of sample": "stages/vectors-untrained", "scores of train": "stages/scores-1"}
-    refers = {
-        sweep.config.name: shared,
-        one: shared | {"dense index of sample (2)": "stages/vectors-1", "silver of train": "stages/silver-1"},
-        two: shared | {"dense index of sample (2)": "stages/vectors-2", "silver of train": "stages/silver-2"},
-        three: shared | {"dense index of sample (2)": "stages/vectors-1", "silver of train": "stages/silver-1"},  # the same
-    }
-
-    def there() -> set[str]:
-        return {f"stages/{name}" for name in sweep.store.folders("stages")}
-
-    for run, stages in refers.items():
-        sweep.store.write_json(f"{run}/stages.json", {title: {"folder": folder} for title, folder in stages.items()})
-        for folder in stages.values():
-            sweep.store.write_bytes(f"{folder}/part-00000.parquet", b"")
-    everything = there()
-
-    sweep.store.delete(f"{three}/stages.json")  # not begun
-    sweep.prune(ended(sweep, [0.1, 0.2]))
-    assert there() == everything - {"stages/vectors-1"}, "silver pairs may serve a trial that is to come"
-
-    sweep.store.write_json(f"{three}/stages.json", {title: {"folder": folder} for title, folder in refers[three].items()})
-    sweep.prune(ended(sweep, [0.1, 0.2, 0.1]))
-    assert there() == everything - {"stages/vectors-1", "stages/silver-1"}
-    assert sweep.store.read_json(f"{one}/stages.json").keys() == shared.keys()
-    assert sweep.store.read_json(f"{two}/stages.json").keys() == refers[two].keys()
-    assert not set(pipeline.unused_stages(sweep.store))
-
-
-def test_pruning_a_trial_whose_workers_still_write_does_not_stop_the_sweep(no_ray, tmp_path):
-    sweep = Sweep(mined_config(tmp_path), no_ray)
-    first = sweep.folder.at("trials", next(iter(sweep.trials)))
-    over = threading.Event()
-
-    def write() -> None:
-        while not over.is_set():
-            folder = Path(first.path("checkpoints", "checkpoint_1"))
-            with contextlib.suppress(OSError):
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / "state.json").touch()
-
-    entries = ended(sweep, [0.1, 0.2])
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        for _ in range(300):
-            sweep.prune(entries)
-    finally:
-        over.set()
-        writer.join()
-    sweep.prune(entries)
-    assert not first.exists("checkpoints")
 
 
 def test_median_stopping_goes_on_after_a_trial_that_ended_without_a_score():
     from ray.tune.experiment import Trial as TuneTrial
 
     config = load_config("debug_sweep", ["sweep.scheduler=median"]).config
-    scheduler, score = tune_scheduler(config), f"dev.{config.train.metric}"
+    scheduler, score = make_scheduler(config), f"dev.{config.train.metric}"
     diverged, *good, bad = (TuneTrial("raydist", stub=True) for _ in range(5))
     scheduler.on_trial_complete(None, diverged, {"done": True, "training_iteration": 0})
     for trial in good:
@@ -367,19 +261,19 @@ def test_two_trials_of_two_workers_do_not_starve_each_other_on_four_cpus(raydist
 
 
 @pytest.mark.slow
-def test_trials_of_a_retriever_share_the_cross_encoder_and_its_scores(cluster, storage, capsys):
+def test_trials_of_a_retriever_share_the_cross_encoder_and_its_scores(trials, storage, capsys):
     config = mined_config(storage)
-    found = run_sweep(config, cluster)
+    found = run_sweep(config, trials)
     folder = Path(storage, "mined_sweep")
     assert [row["status"] for setting in found["settings"] for row in setting["trials"]] == ["done", "done"]
     assert len(list(folder.glob("bases/*/model/config.json"))) == 1
     kept = []
     for file in folder.glob("trials/*/metrics.json"):
         numbers = json.loads(file.read_text())
-        stages = json.loads((file.parent / "stages.json").read_text())
+        stages = stages_of(file.parent)
         shared = [title for title in stages if title.startswith(("scores", "candidates", "bm25 hits", "BM25 index"))]
         assert len(shared) >= 4
-        assert all(stages[title]["reused"] for title in shared)
+        assert all(stages[title].reused for title in shared)
         kept.append(numbers["mining.silver"])
     assert min(kept) == 0 < max(kept)  # the threshold came through
     assert not list(folder.glob("trials/*_gold"))
@@ -392,31 +286,31 @@ def test_trials_of_a_retriever_share_the_cross_encoder_and_its_scores(cluster, s
 
     before = finished(folder)
     capsys.readouterr()
-    run_sweep(config, cluster)
+    run_sweep(config, trials)
     assert "2 finished before" in capsys.readouterr().out
     assert finished(folder) == before
 
 
 @pytest.mark.slow
-def test_optuna_asks_for_trials_while_others_run(cluster, storage):
+def test_optuna_asks_for_trials_while_others_run(trials, storage):
     overrides = ("name=asked_live", "sweep.search=optuna", "sweep.trials=3", "sweep.seeds=[0]", "sweep.at_once=2")
-    found = run_sweep(sweep_config(storage, *overrides, "sweep.space.optim.lr={loguniform: [1e-4, 1e-2]}"), cluster)
+    found = run_sweep(sweep_config(storage, *overrides, "sweep.space.optim.lr={loguniform: [1e-4, 1e-2]}"), trials)
     assert [trial["status"] for row in found["settings"] for trial in row["trials"]] == ["done"] * 3
     assert len({row["choice"]["optim.lr"] for row in found["settings"]}) == 3
 
 
 @pytest.mark.slow
-def test_trials_of_hard_learning_share_the_base_reader_and_its_lists(cluster, storage):
+def test_trials_of_hard_learning_share_the_base_reader_and_its_lists(trials, storage):
     overrides = ("name=shared_lists", "sweep.seeds=[0]", "sweep.space={objectives.hard_learning.kappa: [0, 4]}")
-    found = run_sweep(sweep_config(storage, *overrides), cluster)
+    found = run_sweep(sweep_config(storage, *overrides), trials)
     assert [trial["status"] for row in found["settings"] for trial in row["trials"]] == ["done"] * 2
     folder = Path(storage, "shared_lists")
     assert len(list(folder.glob("bases/*/training.json"))) == 1, "one base reader"
     lists = []
     for file in folder.glob("trials/*/stages.json"):
-        stages = {title: stage for title, stage in json.loads(file.read_text()).items() if "n-best" in title}
+        stages = {title: stage for title, stage in stages_of(file.parent).items() if "n-best" in title}
         assert stages
-        assert all(stage["reused"] for stage in stages.values())
-        lists.append({stage["folder"] for stage in stages.values()})
+        assert all(stage.reused for stage in stages.values())
+        lists.append({stage.folder for stage in stages.values()})
     assert len(lists) == 2
     assert lists[0] == lists[1]

@@ -21,13 +21,14 @@ from safetensors.torch import load_file
 
 from raydist.cluster.fit import RAYS_LIST, fit, forget_torn_list, storage_problem
 from raydist.config import load_config
+from raydist.errors import TrainingFailed
 from raydist.files.storage import Storage
+from raydist.here import Here
 from raydist.reader import flow
-from raydist.runs.here import Here
 from raydist.runs.run import Run
 from raydist.training.checkpoints import TrainState
 from raydist.training.log import RunLog, show_nothing
-from raydist.training.train import Alone, TrainingFailed, train_run
+from raydist.training.train import Alone, train_run
 
 # 24 steps of 16 rows: a few seconds, long enough to be hit by a kill
 STEPS = (

@@ -13,7 +13,6 @@ from raydist.files.stage import Stage, describe_part, encode_table
 from raydist.files.storage import (
     Storage,
     StorageError,
-    differences,
     fetch,
     fingerprint,
     folder_digest,
@@ -202,10 +201,6 @@ def test_a_folders_digest_sees_names_and_bytes(tmp_path):
     changed = folder_digest(tmp_path)
     (tmp_path / "a").rename(tmp_path / "b")
     assert len({before, changed, folder_digest(tmp_path)}) == 3
-
-
-def test_differences_are_named():
-    assert differences({"lr": 1, "seed": 0}, {"lr": 2, "seed": 0, "new": 3}) == ["lr: was 1, now 2", "new: was None, now 3"]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from raydist.files.local import LocalExecutor
-from raydist.runs.here import Here
+from raydist.here import Here
 
 
 class Elsewhere(Here):

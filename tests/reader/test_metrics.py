@@ -11,22 +11,21 @@ import pytest
 
 from raydist.errors import InputError
 from raydist.reader.metrics import (
-    Score,
-    adversarial_scores,
     aggregate,
     apply_threshold,
     best_texts,
     best_threshold,
     by_language,
-    choose_rule,
     normaliser,
     null_differences,
     read_predictions,
     score_nbest,
     score_predictions,
+    squad_scores,
     texts_of,
 )
-from raydist.records import PREDICTION_SCHEMA, Answer, Example
+from raydist.records import PREDICTION_SCHEMA, Answer, Example, Score
+from raydist.statistics import adversarial_scores
 
 
 def example(id, *answers, language="en", impossible=False):
@@ -36,29 +35,6 @@ def example(id, *answers, language="en", impossible=False):
 def one(prediction, *answers, language="en", rule="squad"):
     (score,) = score_predictions({"q": prediction}, [example("q", *answers, language=language)], rule)
     return score.em, pytest.approx(score.f1)
-
-
-def files(*named):
-    return {"files": [{"name": name, "format": format} for name, format in named]}
-
-
-@pytest.mark.parametrize(
-    ("source", "rule"),
-    [
-        (files(("test-context-de-question-es.json", "squad"), ("MLQA.dev.json.gz", "squad")), "mlqa"),
-        (files(("NewsQA.jsonl.gz", "mrqa"), ("RACE.jsonl.gz", "mrqa")), "mrqa"),
-        (files(("xquad.es.json", "squad")), "squad"),
-        (files(("test-context-de-question-es.json", "squad"), ("xquad.es.json", "squad")), "squad"),  # of two kinds
-        (files(("NewsQA.jsonl.gz", "mrqa"), ("dev.json", "squad")), "squad"),
-        ({"hub": ["facebook/mlqa", "test", "mlqa.ar.de"]}, "mlqa"),
-        ({"hub": ["google/xtreme", "test", "MLQA.ar.de"]}, "mlqa"),
-        ({"hub": ["mrqa", "validation", None]}, "mrqa"),
-        ({"hub": ["mlqa/squad", "validation", None]}, "squad"),
-    ],
-)
-def test_the_rule_goes_by_what_the_data_are_unless_it_is_given(source, rule):
-    assert choose_rule("auto", source) == rule
-    assert choose_rule("squad", source) == "squad"
 
 
 # The official definitions, written the slow and plain way.
@@ -377,3 +353,18 @@ def test_a_predictions_file_that_is_none_is_named(tmp_path):
         read_predictions(tmp_path)
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_predictions(tmp_path / "absent.json")
+
+
+def test_scores_of_plain_texts_are_those_of_examples():
+    golds = {"q1": ["the Orla bridge", "bridge"], "q2": ["1894"], "q3": [], "q4": ["x"]}
+    predictions = {"q1": "Orla", "q2": "1894", "q3": "it"}
+    examples = [
+        Example(id, "", "", [Answer(text, 0) for text in texts], is_impossible=not texts) for id, texts in golds.items()
+    ]
+    assert squad_scores(predictions, golds) == aggregate(score_predictions(predictions, examples, "squad"))
+    assert squad_scores(predictions, golds | {"q2": "1894"}) == squad_scores(predictions, golds)
+    german = {"q": "der Turm"}
+    assert squad_scores({"q": "Turm"}, german, rule="mlqa", language="de")["em"] == 100
+    assert squad_scores({"q": "Turm"}, german, rule="mlqa")["em"] == 0
+    with pytest.raises(InputError, match="there is no reference"):
+        squad_scores(predictions, {})

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 from raydist.config import load_config
+from raydist.here import Here
 from raydist.reader import flow
 from raydist.reader.metrics import null_differences
 from raydist.reader.model import load_reader
-from raydist.runs.here import Here
 from raydist.runs.run import Run
 from raydist.sample.write import write_sample
 

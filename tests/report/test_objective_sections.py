@@ -14,11 +14,7 @@ from raydist.reader.evaluate import evaluate_set
 from raydist.records import Answer, Example
 from raydist.report.comparison import group_name, paired_test, question_scores, seed_groups
 from raydist.report.objectives import pfa
-from raydist.report.published import (
-    AVERAGE,
-    LANGUAGES,
-    PAPERS,
-    Key,
+from raydist.report.published.reader import (
     choose_setting,
     differences,
     fits,
@@ -29,6 +25,7 @@ from raydist.report.published import (
     published,
     warmup,
 )
+from raydist.report.published.tables import AVERAGE, LANGUAGES, Key, papers
 from raydist.report.runs import load_run, load_runs
 
 
@@ -343,7 +340,7 @@ PRINTED_AVERAGES = {
 @pytest.mark.parametrize("place", PRINTED_AVERAGES)
 def test_the_languages_of_a_published_row_make_its_printed_average(place):
     title, test_set, method = place
-    (setting,) = [setting for setting in PAPERS[2] if title in setting.title]
+    (setting,) = [setting for setting in papers()[2] if title in setting.title]
     (row,) = [row for row in setting.rows if row.method == method]
     for measure, printed in zip(("f1", "em"), PRINTED_AVERAGES[place].split("/")):
         if printed != "-":
@@ -352,7 +349,7 @@ def test_the_languages_of_a_published_row_make_its_printed_average(place):
 
 def test_a_published_number_is_found_in_one_place():
     """The same objectives with the same settings twice would leave the choice to chance."""
-    for setting in (setting for paper in PAPERS for setting in paper):
+    for setting in (setting for paper in papers() for setting in paper):
         ours = [(key, json.dumps(row.objectives)) for row in setting.rows if row.objectives is not None for key in row.scores]
         assert len(set(ours)) == len(ours), setting.title
         for row in setting.rows:
@@ -391,7 +388,7 @@ def test_our_numbers_stand_beside_the_published_with_what_differs(tmp_path):
     assert "squad F1 80.60 88.5 BERT-base 88.6 BERT-base + QAInfomax -8.00" in shown
     assert "addsent AddSent F1 44.25 51.0 BERT-base 54.5 BERT-base + QAInfomax -10.25" in shown
     loaded = load_run(run)
-    setting = choose_setting(loaded, PAPERS[0])
+    setting = choose_setting(loaded, papers()[0])
     (row,) = [row for row in setting.rows if row.objectives == {"infomax": {}}]
     keys = [Key("squad"), Key("addsent", "addsent_f1")]
     assert differences([loaded], setting, keys, own_scores(loaded), row, objectives_of(loaded)) == [
@@ -539,7 +536,7 @@ def test_the_shipped_paper_configs_have_the_published_settings(tmp_path, name, k
         measure = {"addsent": "addsent_f1", "addonesent": "addsent_f1", "xquad": "f1.en", "mlqa": "f1.en"}.get(test_set, "f1")
         metrics |= {f"{test_set}.{measure}": 50.0, f"{test_set}.rule": "squad" if source.rule == "auto" else source.rule}
     run = load_run(write_run(tmp_path / "r", {}, config=to_yaml(config), metrics=metrics))
-    setting, objectives, own = choose_setting(run, PAPERS[place]), objectives_of(run), own_scores(run)
+    setting, objectives, own = choose_setting(run, papers()[place]), objectives_of(run), own_scores(run)
     row = max((row for row in setting.rows if fits(row, objectives)), key=lambda row: len(row.objectives))
     assert row.objectives
     keys = [key for key in row.scores if key in own]

@@ -12,10 +12,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from raydist.errors import InputError
-from raydist.files.shards import write_folder
 from raydist.retrieval import bm25
 from raydist.retrieval.bm25 import (
-    ENGLISH_STOP_WORDS,
     Formula,
     Index,
     WordRules,
@@ -24,8 +22,8 @@ from raydist.retrieval.bm25 import (
     build_shard,
     merge_top_k,
     publish_index,
-    stop_words,
 )
+from raydist.retrieval.words import ENGLISH_STOP_WORDS
 
 TEXTS = [
     "The river Oder flows through the town.",
@@ -199,61 +197,12 @@ def test_pairs_of_frequency_and_length_take_wider_codes_when_there_are_many():
     )
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.sets(st.text(st.sampled_from("ab\0é\U0001f600"), max_size=12), max_size=40), st.lists(st.text("abé", max_size=12)))
-def test_the_vocabulary_finds_what_it_holds_and_nothing_else(tmp_path_factory, terms, others):
-    terms = sorted(term for term in terms if "\0" not in term and term)
-    folder = tmp_path_factory.mktemp("terms")
-    write_folder(folder / "v", bm25.Vocabulary.arrays(bm25.pa.array(terms, bm25.pa.large_string())), {}, "v.json")
-    vocabulary = bm25.Vocabulary(folder / "v")
-    asked = terms + others
-    assert vocabulary.find(asked).tolist() == [terms.index(term) if term in terms else -1 for term in asked]
-
-
-# words
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("The CAT, 3.5 km/h; x_1 isn't", ["the", "cat", "km", "x_1", "isn"]),
-        ("Zürich ZU\u0308RICH", ["zürich", "zürich"]),  # composed and not
-        ("हिन्दी में पानी।", ["हिन्दी", "में", "पानी"]),  # vowel signs stay
-        ("أين تقع المدينة؟", ["أين", "تقع", "المدينة"]),
-        ("東京は2020年", ["東", "京", "は", "2020", "年"]),
-        ("ﬁne Ｗｉｄｅ", ["fine", "wide"]),
-        ("a\0b nul\0byte", ["nul", "byte"]),
-        ("Ελλάδας ΟΔΟΣ", ["ελλάδας", "οδος"]),
-        ("don’t 🙂 smile", ["don", "smile"]),
-        ("", []),
-    ],
-)
-def test_words_of_any_script(text, expected):
-    assert WordRules().tokenize(text) == expected
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text(st.characters(max_codepoint=127), max_size=60))
-def test_plain_ascii_takes_a_short_cut_to_the_same_words(text):
-    *words, dash = WordRules(min_chars=1).tokenize(f"{text} –é")  # the last makes it take the other way
-    assert dash == "é"
-    assert WordRules(min_chars=1).tokenize(text) == words
-
-
 def test_stop_words_and_short_words_are_neither_found_nor_counted(tmp_path):
     rules = WordRules(stop_words=ENGLISH_STOP_WORDS)
     assert rules.tokenize("The town of a Q is it") == ["town"]
     build_index(tmp_path, ["a", "b"], ["the town of the elk", "elk"], rules=rules)
     assert Index.open(tmp_path).average_length == 1.5  # town, elk; elk
     assert found(tmp_path, ["the of"]) == [[]]
-
-
-def test_stop_words_of_ones_own_are_compared_as_texts_are():
-    assert stop_words("none") == []
-    assert frozenset(stop_words("english")) == ENGLISH_STOP_WORDS
-    words = stop_words(["Der", "DIE", "wird's", "Ｆür", "der"])
-    assert words == ["der", "die", "für", "s", "wird"]
-    assert WordRules(stop_words=frozenset(words)).tokenize("Der Ort wird für die Elche gebaut") == ["ort", "elche", "gebaut"]
 
 
 def test_stems_meet_at_search(tmp_path):
@@ -265,13 +214,6 @@ def test_stems_meet_at_search(tmp_path):
     np.testing.assert_array_equal(index.search(["river rivers"], 1).scores, twice)
     with pytest.raises(InputError, match="klingon"):
         WordRules(stemmer="klingon").tokenize("word")
-
-
-def test_a_missing_stemmer_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "Stemmer", None)
-    bm25._stemmer.cache_clear()
-    with pytest.raises(InputError, match="pip install PyStemmer"):
-        WordRules(stemmer="english").tokenize("word")
 
 
 # bad input

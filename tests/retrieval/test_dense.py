@@ -2,8 +2,6 @@
 
 import json
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import faiss
@@ -13,17 +11,11 @@ import pytest
 import torch
 
 from raydist.errors import InputError
-from raydist.files.shards import compiled
-from raydist.retrieval import dense as dense
+from raydist.retrieval import dense, faiss_shards
 from raydist.retrieval.dense import (
     DenseIndex,
     DenseSearch,
     DenseSettings,
-    _CompiledBest,
-    _dot_loops,
-    _dot_numpy,
-    _in_threads,
-    _keep_loops,
     _product_error,
     build_index,
     build_shard,
@@ -84,28 +76,6 @@ def test_shards_and_blocks_change_no_bit(corpus, tmp_path):
         hits = index.search(queries, K, question_block=questions, row_block=rows)
         seen.append((found_ids(index, hits), hits.scores.tobytes()))
     assert all(one == seen[0] for one in seen)
-
-
-@pytest.mark.parametrize("units", [5, 8, 13, 384])
-def test_compiled_and_plain_sums_have_the_same_bits(units):
-    rng = np.random.default_rng(units)
-    vectors = rng.standard_normal((50, units), dtype=np.float32)
-    queries = rng.standard_normal((4, units), dtype=np.float32)
-    rows = rng.integers(90, 160, size=(4, 30))  # some of them in other shards, which hold other rows
-    rows[:, -1] = -1
-    loops = compiled(_dot_loops)
-    assert loops is not None
-    found = []
-    for dot in (_dot_numpy, loops):
-        scores = np.full(rows.shape, -np.inf, np.float32)
-        dot(vectors, 100, queries, rows, scores, 0, 3)
-        dot(vectors, 100, queries, rows, scores, 3, 4)
-        found.append(scores)
-    np.testing.assert_array_equal(*found)
-    here = (rows >= 100) & (rows < 150)
-    exact = np.einsum("qd,qkd->qk", queries.astype(float), vectors[np.where(here, rows - 100, 0)].astype(float))
-    np.testing.assert_array_equal(np.isfinite(found[0]), here)
-    np.testing.assert_allclose(found[0][here], exact[here], rtol=1e-6, atol=1e-6)
 
 
 def test_a_question_finds_the_same_alone_and_among_others(corpus, tmp_path):
@@ -190,31 +160,6 @@ def test_no_product_in_bf16_is_off_by_more_than_the_bound(units):
     error = _product_error(queries, norms, torch.bfloat16)[:, None] * rows
     assert (abs(found - exact) <= error + 2.0**-8 * abs(found)).all()
     assert abs(found - exact)[0, 0] > 0.9 * error[0, 0]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_the_compiled_list_of_the_best_is_that_of_a_full_sort(dtype):
-    generator = torch.Generator().manual_seed(0)
-    products = torch.randn(9, 3000, generator=generator).to(dtype)
-    products[3] = products[3].abs().neg()
-    products[4] = 0.25
-    best = _CompiledBest(9, 40, dtype, partial(_in_threads, ThreadPoolExecutor(2), 2, compiled(_keep_loops)))
-    for start, end in ((0, 30), (30, 31), (31, 1500), (1500, 3000)):
-        for mine in (slice(0, 4), slice(4, 9)):
-            best.add(mine, products[mine, start:end].contiguous(), 100 + start)
-    scores, rows = best.in_order()
-    np.testing.assert_array_equal(scores, products.float().topk(40).values.numpy())
-    np.testing.assert_array_equal(np.take_along_axis(products.float().numpy(), rows - 100, 1), scores)
-    assert all(len(set(row)) == 40 for row in rows.tolist())
-
-
-def test_the_compiled_list_says_where_there_are_fewer():
-    best = _CompiledBest(2, 5, torch.float32, partial(_in_threads, ThreadPoolExecutor(1), 1, compiled(_keep_loops)))
-    best.add(slice(0, 2), torch.tensor([[1.0, -2.0], [0.5, 3.0]]), 7)
-    scores, rows = best.in_order()
-    assert rows[:, :2].tolist() == [[7, 8], [8, 7]]
-    assert (rows[:, 2:] == -1).all()
-    assert np.isneginf(scores[:, 2:]).all()
 
 
 @pytest.mark.parametrize("settings", [DenseSettings("pq", nlist=20, pq_m=8, pq_bits=6), DenseSettings("ivf", nlist=20)])
@@ -316,7 +261,7 @@ def recall_of(hits, exact):
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw", "pq"])
 def test_faiss_kinds_find_most_with_exact_scores(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(dense, "SMALL_SHARD", 1500)
+    monkeypatch.setattr(faiss_shards, "SMALL_SHARD", 1500)
     rng = np.random.default_rng(3)
     vectors = clustered(rng, 4000, 32)
     queries = vectors[:40] + unit(rng, 40, 32) * 0.2
@@ -506,7 +451,7 @@ def test_a_last_shard_too_small_for_the_cells_asked_for_is_searched_exactly(tmp_
 
 
 def test_the_same_rows_give_the_same_bytes(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(dense, "SMALL_SHARD", 100)
+    monkeypatch.setattr(faiss_shards, "SMALL_SHARD", 100)
     ids, vectors, _ = corpus
     for kind in ("flat", "ivf", "hnsw"):
         for name in ("one", "two"):

@@ -12,6 +12,7 @@ from raydist.retrieval.metrics import (
     rank_candidates,
     read_trec_gold,
     read_trec_run,
+    retrieval_scores,
     score_run,
     trec_gold,
     trec_run,
@@ -163,3 +164,17 @@ def test_a_broken_line_is_named(tmp_path, line):
     (tmp_path / "run.txt").write_text(f"q Q0 a 1 2.5 tag\n{line}\n")
     with pytest.raises(InputError, match="line 2"):
         read_trec_run(tmp_path / "run.txt")
+
+
+def test_lists_of_ids_are_scored_in_their_order_and_scored_ones_by_their_scores():
+    ids = {"q1": ["s9", "s1", "s0"], "q2": ["s2"], "q3": []}
+    scored = {"q1": [("s1", 0.5), ("s0", 0.1), ("s9", 0.7)], "q2": [("s2", 1.0)], "q3": []}
+    gold = {"q1": {"s1": 1, "s0": 2}, "q2": {"s2": 1}, "q3": {"s3": 1}}
+    wanted = score_run(scored, gold).means()
+    assert retrieval_scores(ids, gold) == retrieval_scores(scored, gold) == wanted
+    assert wanted["MRR@100"] == pytest.approx((1 / 2 + 1) / 3)
+    plain = {"q1": ["s1", "s0"], "q2": "s2", "q3": {"s3"}}
+    assert retrieval_scores(ids, plain)["recall@10"] == wanted["recall@10"]
+    tied = {"q": [("a", 1.0), ("b", 1.0)]}
+    assert retrieval_scores(tied, {"q": "a"})["P@1"] == 1
+    assert retrieval_scores(tied, {"q": "a"}, ties="pessimistic")["P@1"] == 0

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_reader import write_cross_encoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from raydist.errors import InputError
@@ -163,3 +164,14 @@ def test_bf16_scores_are_close_and_still_tell_pairs_apart(tmp_path):
     assert not np.array_equal(full, half)
     np.testing.assert_allclose(half, full, atol=full.std() / 5)
     assert len(set(half.tolist())) == len(set(full.tolist()))
+
+
+def test_probabilities_of_pairs_are_the_sigmoids_of_their_logits(tmp_path):
+    scorer = CrossScorer(write_cross_encoder(tmp_path))
+    pairs = [("Who built it?", "Mina built it."), ("When?", "In 1894."), ("Who built it?", "It fell.")]
+    logits = scorer.score(["Who built it?", "When?"], ["Mina built it.", "In 1894.", "It fell."], [0, 1, 0], [0, 1, 2])
+    np.testing.assert_allclose(scorer.probabilities(pairs), 1 / (1 + np.exp(-logits.astype(float))), rtol=1e-5)
+    assert logits.std() > 0.01, "else nothing was compared"
+    assert scorer.probabilities([]).shape == (0,)
+    around = scorer.probabilities(pairs, ["A paragraph.", "", ""])
+    assert around[0] != pytest.approx(scorer.probabilities(pairs)[0], abs=1e-6)

@@ -5,6 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 import torch
+from raydist.retrieval.parts import dense_shard_part_maker
 
 from raydist.corpus.passages import PASSAGE_SCHEMA, cut_passages, open_additions, split_sentences
 from raydist.corpus.sentences import build_sentence_table
@@ -14,7 +15,6 @@ from raydist.models.loading import model_folder
 from raydist.retrieval import bm25
 from raydist.retrieval import dense as dense
 from raydist.retrieval.encode import ENCODE_ROWS, TextEncoder
-from raydist.retrieval.parts import dense_shard_part_maker
 from raydist.retrieval.searcher import Searcher, add_sentences, publish
 
 TINY = {"name": "builtin:tiny", "revision": None}
@@ -166,3 +166,9 @@ def test_what_is_added_to_a_corpus_without_rows_of_its_own_are_documents(tmp_pat
     for format in ("reqa", "pairs", "squad"):
         found = open_additions([tmp_path / "more.csv"], format, {}).whole()
         assert found.sentences["sentence_id"].to_pylist() == ["new#0000#000", "new#0000#001"]
+
+
+def test_one_question_gives_a_list_and_several_give_lists(sentences, tmp_path):
+    searcher = Searcher.open(published(tmp_path, sentences))
+    assert [searcher.search("Which bridge?", 3)] == searcher.search(["Which bridge?"], 3)
+    assert searcher.search((), 3) == []

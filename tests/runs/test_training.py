@@ -6,8 +6,8 @@ import pytest
 
 from raydist.config import load_config
 from raydist.errors import InputError
+from raydist.here import Here
 from raydist.reader import flow
-from raydist.runs.here import Here
 from raydist.runs.run import Run
 
 SMALL = (

@@ -10,7 +10,7 @@ import torch
 from helpers.tiny import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 
-from raydist.config import Config
+from raydist.config import Config, TrainConfig
 from raydist.files.stage import encode_table
 from raydist.models.loading import model_folder
 from raydist.objectives.base import Term
@@ -20,7 +20,6 @@ from raydist.reader.rows import WindowRows
 from raydist.records import PREDICTION_SCHEMA, Answer, Example, examples_table
 from raydist.training.loop import NonFiniteLoss, seed_step, total_loss, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
-from raydist.training.plan import num_steps
 from raydist.training.tasks import ReaderTask, build_reader_task
 
 
@@ -164,7 +163,7 @@ def test_weights_act_in_the_total_alone():
 )
 def test_number_of_steps(rows, epochs, limit, steps):
     # 100 rows are 7 batches of 16
-    assert num_steps(rows, batch_size=16, epochs=epochs, max_steps=limit) == steps
+    assert TrainConfig(batch_size=16, epochs=epochs, max_steps=limit).num_steps(rows) == steps
 
 
 OBJECTIVES = {

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 from raydist.config import Config, OptimConfig, TrainConfig, load_config
 from raydist.files.storage import Storage
+from raydist.here import Here
 from raydist.models.loading import model_folder
 from raydist.reader import flow
 from raydist.reader.prepare import prepare
-from raydist.runs.here import Here
 from raydist.runs.run import Run
 from raydist.training.tasks import ReaderTask, build_reader_task
 from raydist.training.train import steps_until_asking, train

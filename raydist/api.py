@@ -1,0 +1,230 @@
+"""What the commands do, as functions: in this process, or on a Ray cluster where that is asked for.
+
+A config is the name of one that ships, a YAML file, or a `Config`; overrides are dotted keys and values, or lines `key=value`.
+Progress goes to stderr: stdout is the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from raydist.config import Config, ConfigError, override
+from raydist.config import load_config as read_config
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from raydist.runs.run import Run
+
+Overrides = Mapping[str, Any] | Sequence[str]
+
+
+def load_config(config: str | Path | Config, overrides: Overrides = ()) -> Config:
+    """A config, checked as a whole; all that is wrong with it is one `InputError`.
+
+    `config` is the name of a config that ships, a YAML file, or a `Config`; overrides are a mapping of dotted keys, or lines
+    `key=value` as on the command line.
+
+    >>> import raydist
+    >>> config = raydist.load_config("reader", {"optim.lr": 2e-5, "data.train": "train.json"})
+    >>> config.optim.lr, config.data.train.files
+    (2e-05, ['train.json'])
+    >>> raydist.load_config(config, ["train.epochs=1"]).train.epochs
+    1.0
+    """
+    if isinstance(config, Config):
+        return override(config, _changes(overrides)) if overrides else config
+    return read_config(str(config), _lines(overrides)).config
+
+
+def _lines(overrides: Overrides) -> list[str]:
+    """As the command line has them: JSON is YAML, too."""
+    if isinstance(overrides, str):
+        return [overrides]
+    if isinstance(overrides, Mapping):
+        return [f"{key}={json.dumps(value, default=str, ensure_ascii=False)}" for key, value in overrides.items()]
+    return list(overrides)
+
+
+def _changes(overrides: Overrides) -> dict[str, Any]:
+    if isinstance(overrides, Mapping):
+        return {key: str(value) if isinstance(value, Path) else value for key, value in overrides.items()}
+    changes = {}
+    for line in _lines(overrides):
+        key, equals, text = line.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{line}: an override is key=value")
+        try:
+            changes[key] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError(f"{key}: not YAML: {text!r}") from None
+    return changes
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has come to.
+
+    >>> import raydist
+    >>> outcome = raydist.train("debug_reader", {"data.train.questions": 20, "data.dev.questions": 10})
+    >>> outcome.folder, outcome.model
+    ('runs/debug_reader', 'runs/debug_reader/model')
+    >>> outcome.metrics["train.steps"]
+    2
+    """
+
+    folder: str  # of the run: a path, or in an object store its path there
+    metrics: dict[str, Any]  # all final numbers, as metrics.json holds them: "dev.f1", "train.steps", ...
+
+    @property
+    def model(self) -> str:
+        """The folder of the model, in Hugging Face layout, where one was trained."""
+        return f"{self.folder}/model"
+
+
+def run(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False, fresh: bool = False) -> Outcome:
+    """The whole pipeline of a config, as `raydist run` does it: what is done already is not done again.
+
+    Everything happens in this process. `ray=True` takes the cluster that the config names (by default a local one, started and
+    ended by this call), `ray="HOST:PORT"` another. `fresh` discards the run's training and starts over.
+
+    >>> import raydist
+    >>> outcome = raydist.run("debug_reader", {"data.train.questions": 20, "data.dev.questions": 10, "data.test": {}})
+    >>> 0 <= outcome.metrics["dev.f1"] <= 100
+    True
+    """
+    from raydist import flows
+
+    with _opened(config, overrides, ray) as opened:
+        flows.run_all(opened, fresh=fresh)
+    return _outcome(opened)
+
+
+def train(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False, fresh: bool = False) -> Outcome:
+    """Train, or go on with it; `ray` and `fresh` as for `run`.
+
+    >>> import raydist
+    >>> outcome = raydist.train("debug_reader", ["data.train.questions=20", "data.dev.questions=10"])
+    >>> raydist.Reader.load(outcome.folder).ask("Who built it?", "Mina Orlov built it.").text in "Mina Orlov built it."
+    True
+    """
+    from raydist import flows
+
+    with _opened(config, overrides, ray) as opened:
+        flows.train(opened, fresh=fresh)
+    return _outcome(opened.beside(f"{opened.config.name}_cross_encoder") if opened.config.task == "cross_encoder" else opened)
+
+
+def predict(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False) -> dict[str, pa.Table]:
+    """n-best answers of a reader's dev and test sets (or those of predict.split): for each set an Arrow table.
+
+    >>> import raydist
+    >>> sets = raydist.predict("debug_reader", {"data.train.questions": 20, "data.dev.questions": 10, "predict.split": "dev"})
+    >>> sets["dev"].num_rows, sets["dev"].column_names
+    (10, ['id', 'passage_id', 'language', 'nbest', 'null_score'])
+    >>> sorted(sets["dev"]["nbest"][0].as_py()[0])
+    ['end', 'probability', 'score', 'start', 'text']
+    """
+    from raydist.reader import flow
+
+    with _opened(config, overrides, ray, only="reader") as opened:
+        return flow.predict(opened)
+
+
+def evaluate(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False) -> dict[str, dict[str, Any]]:
+    """Scores of the dev and test sets by what the run has trained: a dictionary for each set.
+
+    A reader's are `f1`, `em` and so on from 0 to 100; a retriever's are named `METHOD.METRIC`, from 0 to 1.
+
+    >>> import raydist
+    >>> scores = raydist.evaluate("debug_reader", {"data.train.questions": 20, "data.dev.questions": 10, "data.test": {}})
+    >>> list(scores), scores["dev"]["questions"]
+    (['dev'], 10)
+    """
+    from raydist import flows
+
+    with _opened(config, overrides, ray) as opened:
+        scores = flows.evaluate(opened)
+        return scores if scores is not None else _retrieval_scores(opened)
+
+
+def mine(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False, fresh: bool = False) -> Path:
+    """Candidates, scores of a cross-encoder, silver pairs: the Parquet file of all pairs, kept or not.
+
+    >>> import raydist, pyarrow.parquet
+    >>> silver = raydist.mine("debug_retrieval")
+    >>> pairs = pyarrow.parquet.read_table(silver, columns=["question_id", "sentence_id", "p", "kept", "why_not"])
+    >>> pairs.num_rows > 0
+    True
+    """
+    from raydist.retrieval import flow
+
+    with _opened(config, overrides, ray, only="retriever") as opened:
+        return flow.mine(opened, fresh=fresh)
+
+
+def index(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False) -> Path:
+    """An index of the corpus, for `Searcher.open`: by words, or by the vectors of the run's retriever.
+
+    >>> import raydist
+    >>> folder = raydist.index("debug_retrieval", {"index.kind": "bm25"})
+    >>> len(raydist.Searcher.open(folder).search("Who built the bridge?", k=3))
+    3
+    """
+    from raydist.retrieval import flow
+
+    with _opened(config, overrides, ray) as opened:
+        return flow.index(opened)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _opened(config: str | Path | Config, overrides: Overrides, ray: bool | str, only: str | None = None) -> Iterator[Run]:
+    """The run that a config describes, on the machine that is asked for; `only` a run of this task."""
+    from raydist.here import Here
+    from raydist.runs.run import Run
+
+    loaded = load_config(config, overrides)
+    if only and loaded.task != only:
+        raise ConfigError(f"this wants task: {only}, and the config has task: {loaded.task}")
+    with redirect_stdout(sys.stderr):
+        if not ray:
+            with Run(loaded, Here()) as opened:
+                yield opened
+            return
+        from raydist.cluster.connect import Cluster
+        from raydist.cluster.machine import RayMachine
+
+        if isinstance(ray, str):
+            loaded = override(loaded, {"cluster.address": ray})
+        with Cluster(loaded.cluster) as cluster, Run(loaded, RayMachine(cluster)) as opened:
+            yield opened
+
+
+def _outcome(run: Run) -> Outcome:
+    folder = str(Path(run.config.storage) / run.config.name) if run.folder.is_local else run.folder.uri
+    return Outcome(folder, run.folder.read_json("metrics.json") if run.folder.exists("metrics.json") else {})
+
+
+def _retrieval_scores(run: Run) -> dict[str, dict[str, Any]]:
+    """From the run's metrics, which are named retrieval.SET.METHOD.METRIC."""
+    scores: dict[str, dict[str, Any]] = {name: {} for name in run.config.corpus.test}
+    for key, value in run.folder.read_json("metrics.json").items():
+        kind, _, rest = key.partition(".")
+        for name in scores:
+            if kind == "retrieval" and rest.startswith(f"{name}."):
+                scores[name][rest.removeprefix(f"{name}.")] = value
+    return scores

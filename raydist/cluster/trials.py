@@ -1,0 +1,67 @@
+"""Where the trials of a sweep run: on a cluster, so many at once as it has room for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from raydist.cluster.connect import Cluster
+from raydist.cluster.machine import RayMachine
+from raydist.config import Config
+from raydist.sweep.driver import Sweep
+from raydist.terminal import say
+
+
+class RayTrials:
+    """Runs the trials of a sweep under Ray Tune, on a cluster that is joined or started when there is one to run."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.machine = cluster, RayMachine(cluster)
+
+    def run(self, sweep: Sweep) -> None:
+        """Every trial of the queue, or of the study."""
+        self.cluster.start()
+        number = self._share_cores(sweep)
+
+        from raydist.cluster.tune import run_trials  # not before: Ray reads its settings when it is imported
+
+        run_trials(sweep, number)
+
+    def _share_cores(self, sweep: Sweep) -> int:
+        """How many trials run at once; each gets its share of the threads."""
+        import ray
+
+        config, local = sweep.config, not (self.cluster.config.address or os.environ.get("RAY_ADDRESS"))
+        resources = ray.cluster_resources()
+        number = min(trials_at_once(config, resources, local=local), sweep.total)  # a single trial has all cores
+        cores = min(resources.get("CPU", 1.0), os.cpu_count() or 1) if local else resources.get("CPU", 1.0)
+        if number > 1 and not config.cluster.gpus_per_worker:
+            sweep.threads = max(1, int(cores // (number * config.cluster.max_workers)))
+        hint = "" if local or sweep.settings.at_once else ", by what the cluster has now; if it can grow, set sweep.at_once"
+        say(f"sweep: {number} trial{'s' * (number > 1)} at once, {config.cluster.max_workers} worker(s) each{hint}")
+        return number
+
+
+def sweep_cluster(config: Config, *, verbose: bool = False) -> Cluster:
+    """The cluster of a sweep; a local one gets logical CPUs for all trials that run at once."""
+    cluster = config.cluster
+    if config.sweep and not cluster.address and not cluster.local_cpus:
+        number = trials_at_once(config, {"CPU": float(os.cpu_count() or 1)}, local=True)
+        needed = number * max(cluster.max_workers, cluster.actors) + 2
+        cluster = cluster.model_copy(update={"local_cpus": max(needed, Cluster(cluster).local_cpus)})
+    return Cluster(cluster, verbose=verbose)
+
+
+def trials_at_once(config: Config, resources: Mapping[str, float], *, local: bool) -> int:
+    """sweep.at_once, else as many trials as have all their workers at work. Logical CPUs of a local cluster are not cores."""
+    assert config.sweep is not None
+    if config.sweep.at_once:
+        return config.sweep.at_once
+    cluster = config.cluster
+    cpus = resources.get("CPU", 1.0)
+    if local:
+        cpus = min(cpus, os.cpu_count() or 1)
+    most = cpus // max(cluster.max_workers, cluster.actors)
+    if cluster.gpus_per_worker:
+        most = min(most, resources.get("GPU", 0.0) // (cluster.gpus_per_worker * cluster.max_workers))
+    return max(1, int(most))

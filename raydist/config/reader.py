@@ -1,0 +1,135 @@
+"""Data sets of a reader, its predictions and their scores."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from raydist.config.section import ROWS, SCORES, WEIGHTS, Section, is_plain_name, key, listed, section
+
+EXAMPLE_COLUMNS = ("id", "question", "context", "answer", "answers", "answer_start", "title", "language", "is_impossible")
+
+
+class SourceConfig(Section):
+    """A data set: files and globs (``sample:en/train.json`` is the embedded sample's), or a `datasets` name."""
+
+    files: Annotated[list[str], BeforeValidator(listed)] = key(
+        [], "Files, globs and folders; sample:NAME is a file of the embedded sample", ROWS
+    )
+    hub: str | None = key(None, "Name of a data set of the Hugging Face hub, in place of files", ROWS)
+    hub_config: str | None = key(None, "Configuration of the hub's data set, where it has several", ROWS)
+    split: str = key("train", "Split of the hub's data set", ROWS)
+    format: Literal["auto", "squad", "mrqa", "hotpotqa", "qa", "qed", "parquet", "csv", "squad_v2"] = key(
+        "auto", "Format of the files; auto: recognised by their content", ROWS
+    )
+    language: str | None = key(None, "Language of all rows, such as de; null: as the rows or file names have it", ROWS)
+    columns: dict[str, str] = key({}, "Columns of a table by our names: {question: theirs}", ROWS)
+    rule: Literal["auto", "squad", "mrqa", "mlqa"] = key(
+        "auto", "Rule that answers are normalised and scored by (docs/methods.md 2.5); auto: by the data", SCORES
+    )
+    adversarial: bool = key(
+        False, "Score rows X and X-... as AddSent does, beside the plain mean (docs/methods.md 3.7)", SCORES
+    )
+    questions: int | None = key(
+        None, "A seeded choice of so many; of original questions in an adversarial set", ROWS, unit="questions", ge=1
+    )
+    leave_out: tuple[int, int] | None = key(
+        None, "[fold, folds]: leave out the questions drawn for this fold, from 0 to folds - 1", ROWS
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthand(cls, value: Any) -> Any:
+        return {"files": value} if isinstance(value, str | list) else value
+
+    def _problems(self) -> Iterator[str]:
+        if bool(self.files) == bool(self.hub):
+            yield "give either files or hub"
+        if self.leave_out and not 0 <= self.leave_out[0] < self.leave_out[1] > 1:
+            yield f"leave_out is [fold, folds] with fold from 0 to folds - 1, got {list(self.leave_out)}"
+        for name in self.columns:
+            if name not in EXAMPLE_COLUMNS:
+                near = difflib.get_close_matches(name, EXAMPLE_COLUMNS, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(EXAMPLE_COLUMNS)}"
+                yield f"columns: there is no {name!r} to map; {hint}"
+
+
+class SampleConfig(Section):
+    """The embedded sample world, made on first use."""
+
+    size: Annotated[int, Field(ge=100)] | Literal["small", "medium", "large"] = key(
+        "small", "Size of the sample world; a number is of sentences of its corpus", ROWS
+    )
+    seed: int = key(0, "Seed of the invented world", ROWS)
+
+
+class DataConfig(Section):
+    """Data sets of a reader and how they are cut into windows."""
+
+    train: SourceConfig | None = key(None, "Data set that is trained on", ROWS)
+    dev: SourceConfig | None = key(None, "Data set that models are chosen by during training", ROWS)
+    test: Annotated[dict[str, SourceConfig], BeforeValidator(lambda value: value or {})] = key({}, "Test sets by name", ROWS)
+    sample: SampleConfig = section(SampleConfig(), "The embedded sample world")
+    seed: int = key(0, "Seed of choices of questions, the same in runs with other seeds", ROWS, ge=0)
+    root: str = key("", "Folder that relative file names start in", ROWS)
+    max_length: int = key(384, "Length of a window", ROWS, unit="tokens", ge=16)
+    max_question_length: int = key(64, "Length that a question is cut to", ROWS, unit="tokens", ge=4)
+    doc_stride: int = key(128, "Passage tokens that neighbouring windows share", ROWS, unit="tokens", ge=1)
+    no_answer_windows: Literal["cls", "drop"] = key(
+        "cls", "Training windows without the answer: labelled with the first token, or dropped", ROWS
+    )
+    passage_first: bool = key(False, "Put the passage before the question; the model must then be asked so, too", ROWS)
+    max_rejected: float = key(0.01, "Share of rejected rows of a data set above which the run stops", ROWS, ge=0, le=1)
+    repair_offsets: bool = key(False, "Move an answer's offset to where its text stands, if it is wrong", ROWS)
+    part_rows: int = key(1000, "Examples in a part file of a stage", ROWS, unit="rows", ge=1)
+
+    @model_validator(mode="after")
+    def _room_for_a_passage(self) -> Self:
+        if self.max_question_length + self.doc_stride + 8 > self.max_length:
+            raise ValueError(
+                f"max_length {self.max_length} leaves no room for a passage beside max_question_length "
+                f"{self.max_question_length} and doc_stride {self.doc_stride}: raise the first or lower the others"
+            )
+        return self
+
+    @field_validator("test")
+    @classmethod
+    def _plain_names(cls, value: dict[str, SourceConfig]) -> dict[str, SourceConfig]:
+        for name in value:
+            if name in ("train", "dev") or not is_plain_name(name):
+                raise ValueError(
+                    f"a test set cannot be called {name!r}: use letters, digits, - and _, and neither train nor dev"
+                )
+        return value
+
+
+class PredictConfig(Section):
+    """How a reader answers."""
+
+    split: Annotated[list[str], BeforeValidator(listed)] = key(
+        [], "Data sets that are predicted; empty: dev and every test set", SCORES
+    )
+    model: str | None = key(None, "Folder of a reader; null: the run's own", SCORES)
+    n_best: int = key(20, "Answers listed for each question", SCORES, unit="answers", ge=1)
+    max_answer_length: int = key(30, "Length of an answer", WEIGHTS, unit="tokens", ge=1)  # the model is chosen on dev by it
+    nbest_compat: Literal["exact", "top_n_product"] = key(
+        "exact", "The best spans of all, or those of the n best starts and ends as other tools take them", SCORES
+    )
+    batch_tokens: int = key(4096, "Padded tokens in one forward pass", SCORES, unit="tokens", ge=16)
+    precision: Literal["fp32", "bf16"] = key("fp32", "Precision of products in prediction", WEIGHTS)  # on dev, too
+
+
+class EvaluateConfig(Section):
+    """How answers and ranked lists are scored."""
+
+    predictions: dict[str, str] = key({}, "Predictions of another tool by test set: files in the SQuAD layout", SCORES)
+    at_k: list[Annotated[int, Field(ge=1)]] = key(
+        [1, 3, 5, 10, 20], "Ranks k of the shares of questions answered among the first k", SCORES, unit="answers"
+    )
+    bootstrap: int = key(1000, "Samples behind a confidence interval; 0: no intervals", SCORES, unit="samples", ge=0)
+    ties: Literal["id", "pessimistic"] = key(
+        "id", "Order of candidates with equal scores: by their ids, or the wrong ones first", SCORES
+    )

@@ -1,0 +1,268 @@
+"""Corpora, indexes, mining, and the encoders of retrieval."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, field_validator, model_validator
+
+from raydist.config.section import NOTHING, ROWS, SCORES, WEIGHTS, Section, is_plain_name, key, listed, section
+from raydist.config.training import ModelConfig, OptimConfig, TrainConfig
+
+CORPUS_COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {  # of formats that are tables: what may be mapped
+    "tables": {
+        "corpus": ("sentence_id", "text", "title", "document_id", "language"),
+        "questions": ("question_id", "text", "language"),
+        "gold": ("question_id", "sentence_id", "relevance"),
+    },
+    "documents": {"corpus": ("document_id", "text", "title", "language")},
+}
+
+
+class CorpusSource(Section):
+    """A corpus of sentences with questions and gold answers. `sample:` is the embedded sample's.
+
+    beir: a folder {corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv}, whose documents may name the places of their `sentences`;
+    reqa: a file {questions, candidates, ground_truths}; pairs: a file {questions, answers, question_ids}; squad: any reader
+    files, cut into sentences by rule or by a file of MultiReQA `boundaries`; tables: three files, corpus, questions and gold,
+    whose `columns` are {our name: the file's} for all three, or such a map for each: {corpus: {...}, questions: {...}, ...};
+    documents: files of rows with `document_id` or `_id`, `text`, and maybe `title` and `language`, cut into sentences by rule;
+    there are no questions about them, so they can be indexed and searched, and nothing else.
+    """
+
+    files: Annotated[list[str], BeforeValidator(listed)] = key(
+        ..., "Files or folder of the corpus; sample:NAME is one of the embedded sample", ROWS
+    )
+    format: Literal["beir", "reqa", "pairs", "squad", "tables", "documents"] = key("beir", "Format of the files", ROWS)
+    split: str = key("train", "beir: which file of qrels", ROWS)
+    boundaries: str | None = key(None, "squad: file of MultiReQA sentence boundaries; null: cut by rule", ROWS)
+    columns: dict[str, str | dict[str, str]] = key(
+        {}, "tables, documents: columns by our names, for all tables or {corpus: {text: theirs}, ...}", ROWS
+    )
+    questions: int | None = key(None, "A seeded choice of so many questions; null: all", ROWS, unit="questions", ge=1)
+
+    def columns_of(self, table: str) -> dict[str, Any]:
+        """Our name -> the file's."""
+        own = self.columns.get(table, {}) if self._by_table else self.columns
+        return dict(own) if isinstance(own, dict) else {}
+
+    @property
+    def _by_table(self) -> bool:
+        return any(isinstance(names, dict) for names in self.columns.values())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shorthand(cls, value: Any) -> Any:
+        return {"files": value} if isinstance(value, str | list) else value
+
+    @model_validator(mode="after")
+    def _as_many_files(self) -> Self:
+        wanted = {"beir": 1, "reqa": 1, "pairs": 1, "tables": 3}.get(self.format)
+        if not self.files or (wanted and len(self.files) != wanted):
+            raise ValueError(f"format {self.format} takes {wanted or 'one or more'} in files, got {len(self.files)}")
+        return self
+
+    @model_validator(mode="after")
+    def _questions_exist(self) -> Self:
+        if self.questions and self.format == "documents":
+            raise ValueError("questions: there are none about documents to choose from; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _known_columns(self) -> Self:
+        tables = CORPUS_COLUMNS.get(self.format, {})
+        if self.columns and not tables:
+            raise ValueError(f"columns: format {self.format} has names of its own; leave them out, or take tables or documents")
+        if self._by_table and not all(isinstance(self.columns[name], dict) and name in tables for name in self.columns):
+            raise ValueError(
+                f"columns: wanted {{our name: the file's}}, or such a map for each of {', '.join(tables)}; got {self.columns}"
+            )
+        for table, own in tables.items():
+            known = own if self._by_table else sorted({name for names in tables.values() for name in names})
+            for name in self.columns_of(table):
+                if name not in known:
+                    raise ValueError(f"columns: there is no {name!r} to map; there are {', '.join(known)}")
+        return self
+
+
+class CorpusConfig(Section):
+    """What retrieval works on: pairs to train and mine with, and sets to test on."""
+
+    train: CorpusSource | None = key(None, "Corpus that is mined and trained on", ROWS)
+    test: Annotated[dict[str, CorpusSource], BeforeValidator(lambda value: value or {})] = key({}, "Test corpora by name", ROWS)
+
+    @field_validator("test")
+    @classmethod
+    def _plain_names(cls, value: dict[str, CorpusSource]) -> dict[str, CorpusSource]:
+        for name in value:
+            if not is_plain_name(name):
+                raise ValueError(f"a test set cannot be called {name!r}: use letters, digits, - and _")
+        return value
+
+
+class IvfConfig(Section):
+    """Cells of each shard of a dense index of kind ivf or pq; null: a number that suits the shard's size."""
+
+    nlist: int | None = key(None, "Cells of a shard; null: four times the root of its rows", ROWS, unit="cells", ge=1)
+    nprobe: int | None = key(None, "Cells that a search looks into; null: one in 32, and 16 or more", ROWS, unit="cells", ge=1)
+
+    @model_validator(mode="after")
+    def _no_more_than_there_are(self) -> Self:
+        if self.nlist and self.nprobe and self.nprobe > self.nlist:
+            raise ValueError(f"nprobe {self.nprobe} is more than the {self.nlist} cells of nlist: lower it, or leave it out")
+        return self
+
+
+class HnswConfig(Section):
+    """The graph of each shard of a dense index of kind hnsw."""
+
+    m: int = key(32, "Neighbours of a row", ROWS, unit="rows", ge=2)
+    ef_construction: int = key(200, "Rows looked at for a row's neighbours", ROWS, unit="rows", ge=1)
+    ef_search: int = key(128, "Rows that a search keeps in view", ROWS, unit="rows", ge=1)
+
+
+class PqConfig(Section):
+    """Codes of a dense index of kind pq, whose cells are those of ivf."""
+
+    m: int | None = key(
+        None, "Parts of a vector, which must divide its units; null: of eight units, or nearly so", ROWS, unit="parts", ge=1
+    )
+    bits: int = key(8, "Size of a part's code", ROWS, unit="bits", ge=4, le=12)
+
+
+class IndexConfig(Section):
+    """How sentences are indexed. Results do not depend on shard_rows (with an approximate dense kind, their recall does)."""
+
+    kind: Literal["bm25", "dense"] = key("bm25", "Index that `raydist index` builds", ROWS)
+    k1: float = key(0.9, "BM25: saturation of a word's count", ROWS, ge=0)
+    b: float = key(0.4, "BM25: share of the length normalisation", ROWS, ge=0, le=1)
+    idf: Literal["lucene", "robertson", "atire"] = key("lucene", "BM25: weight of a rare word", ROWS)
+    min_chars: int = key(2, "BM25: length of the shortest words", ROWS, unit="characters", ge=1)
+    stop_words: Literal["none", "english"] | list[str] = key("none", "BM25: words that are left out; also a list", ROWS)
+    stemmer: str = key("", "BM25: a Snowball language such as english; empty: no stemming", ROWS)
+    dense: Literal["flat", "ivf", "hnsw", "pq"] = key(
+        "flat", "Kind of dense index; flat is exact, the others have sections of their own", ROWS
+    )
+    ivf: IvfConfig = section(IvfConfig(), "Cells of kinds ivf and pq")
+    hnsw: HnswConfig = section(HnswConfig(), "Graph of kind hnsw")
+    pq: PqConfig = section(PqConfig(), "Codes of kind pq")
+    shard_rows: int = key(250_000, "Sentences of a shard", ROWS, unit="rows", ge=1)
+    precision: Literal["fp32", "bf16"] = key(
+        "fp32", "Precision of products in the encoder; vectors are float32 in any case", ROWS
+    )
+
+    def formula(self) -> dict[str, Any]:
+        """How BM25 searches."""
+        return {"k1": self.k1, "b": self.b, "idf": self.idf}
+
+    def dense_settings(self) -> dict[str, Any]:
+        """What is built of a dense index; of the parameters those of its kind alone, so that others make no other index."""
+        cells = {"nlist": self.ivf.nlist}
+        graph = {"hnsw_m": self.hnsw.m, "ef_construction": self.hnsw.ef_construction}
+        codes = {"pq_m": self.pq.m, "pq_bits": self.pq.bits}
+        of_kind: dict[str, dict[str, Any]] = {"flat": {}, "ivf": cells, "hnsw": graph, "pq": cells | codes}
+        return {"kind": self.dense, **of_kind[self.dense]}
+
+    def dense_search(self) -> dict[str, Any]:
+        """How a dense index of this kind is searched."""
+        probes, view = {"nprobe": self.ivf.nprobe}, {"ef_search": self.hnsw.ef_search}
+        of_kind: dict[str, dict[str, Any]] = {"flat": {}, "ivf": probes, "hnsw": view, "pq": probes}
+        return of_kind[self.dense]
+
+
+class MiningConfig(Section):
+    """Candidates, scores, silver pairs (docs/methods.md 5.2 to 5.5). Trials share the scores, and choose pairs of their own."""
+
+    encoder: str = key(
+        "builtin:minilm", "Encoder of the dense source; in later rounds the retriever trained before takes its place", ROWS
+    )
+    pooling: Literal["auto", "cls", "mean"] = key("auto", "Pooling of this encoder; auto: what its folder says", ROWS)
+    question_prefix: str | None = key(None, "Text before each question; null: what the encoder's folder says", ROWS)
+    answer_prefix: str | None = key(None, "Text before each sentence; null: what the encoder's folder says", ROWS)
+    candidates: int = key(10, "Candidates of each source for each question", ROWS, unit="sentences", ge=1)
+    same_doc: int = key(0, "Further candidates, drawn by the seed from a gold answer's document", ROWS, unit="sentences", ge=0)
+    negatives_per_source: int = key(
+        1, "Negatives of each source for a gold pair, to train the cross-encoder", ROWS, unit="sentences", ge=1
+    )
+    dev_share: float = key(0.1, "Share of the questions held out to judge the cross-encoder", ROWS, gt=0, lt=1)
+    threshold: float = key(0.5, "Probability from which a candidate is a silver pair", ROWS, shared=False, ge=0, le=1)
+    power: float = key(2.0, "Power of the probability that weighs a silver pair", ROWS, shared=False, ge=0)
+    weighting: Literal["power", "none", "binary"] = key(
+        "power", "Weight of a silver pair: its probability to a power, 1, or 1 from a half on", ROWS, shared=False
+    )
+    calibrate: Literal["none", "temperature", "platt"] = key(
+        "none", "Calibration of the cross-encoder's probabilities on held-out pairs", ROWS, shared=False
+    )
+    hard_negatives: int = key(
+        0, "Rejected candidates of a question that are further columns", ROWS, shared=False, unit="sentences", ge=0
+    )
+    negative_p: float = key(0.1, "Highest probability of such a negative", ROWS, shared=False, ge=0, le=1)
+    rounds: int = key(1, "Rounds of mining, each with the retriever of the one before", ROWS, shared=False, unit="rounds", ge=1)
+    part_questions: int = key(500, "Questions of a block, the unit of work and of resuming", ROWS, unit="questions", ge=1)
+
+
+class RetrieverConfig(Section):
+    """The dual encoder and its loss (docs/methods.md 5.5 to 5.7)."""
+
+    pooling: Literal["auto", "cls", "mean"] = key(  # shared: the encoder is searched with before training, too
+        "auto", "How a text's vector is made of its tokens'; auto: what the model's folder says", WEIGHTS, shared=True
+    )
+    question_prefix: str | None = key(
+        None, 'Text before each question, such as "query: "; null: what the model\'s folder says, else nothing', ROWS
+    )
+    answer_prefix: str | None = key(
+        None, 'Text before each answer, such as "passage: "; null: what the model\'s folder says, else nothing', ROWS
+    )
+    towers: Literal["auto", "shared", "separate"] = key(
+        "auto", "One encoder for questions and answers, or two; auto: as many as the model's folder has", WEIGHTS
+    )
+    answer_context: Literal["paragraph", "none"] = key(
+        "paragraph", "Whether a sentence is read with its paragraph behind it", ROWS
+    )
+    max_question_length: int = key(96, "Length of a question", ROWS, unit="tokens", ge=4)
+    max_answer_length: int = key(384, "Length of a sentence with its context", ROWS, unit="tokens", ge=8)
+    loss: Literal["softmax", "margin_mse", "kl"] = key(
+        "softmax", "Weighted in-batch softmax, or distillation of the cross-encoder", WEIGHTS
+    )
+    objective: Literal["log", "prob"] = key("log", "softmax: its logarithm, or the printed sum of probabilities", WEIGHTS)
+    normalise: Literal["count", "weight_sum"] = key("count", "Divide the loss by the rows or by their weights", WEIGHTS)
+    scale: float = key(100.0, "Factor of the products that all losses take as scores", WEIGHTS, gt=0)
+    temperature: float = key(1.0, "kl: divides the scores of encoder and cross-encoder", WEIGHTS, gt=0)
+    mask_known_positives: bool = key(True, "softmax: leave other known answers of a question out of its columns", WEIGHTS)
+    bucket_by_length: bool = key(True, "Batches of pairs of like length, which saves padding", WEIGHTS)
+    chunk_rows: int | None = key(
+        None, "Texts embedded at once; null: all of a batch, 16 if cached", NOTHING, unit="texts", ge=1
+    )
+    cached: bool = key(False, "Two passes, so that only one chunk's activations are in memory", NOTHING)
+    variants: list[Literal["gold", "gold_silver"]] = key(
+        ["gold", "gold_silver"], "Retrievers trained beside it, to compare with", SCORES
+    )
+    search_depth: int = key(100, "Length of an evaluation's ranked lists", SCORES, shared=True, unit="sentences")
+    rerank: int = key(
+        20, "Sentences of a list that the cross-encoder ranks anew, as the ceiling; 0: none", SCORES, unit="sentences", ge=0
+    )
+
+    @field_validator("search_depth")
+    @classmethod
+    def _as_deep_as_its_metrics(cls, value: int) -> int:
+        if value < 100:
+            raise ValueError(f"MRR@100 and recall@100 are of the first 100 of a list: give 100 or more, got {value}")
+        return value
+
+
+class CrossEncoderConfig(Section):
+    """The supervisor (docs/methods.md 5.3): one logit for a question and a sentence."""
+
+    model: ModelConfig = section(ModelConfig(), "Encoder that it starts from")
+    trained: bool = key(False, "Take the model as a cross-encoder that needs no training: judged and used as it is", WEIGHTS)
+    train: TrainConfig = section(TrainConfig(), "Its training loop")
+    optim: OptimConfig = section(OptimConfig(), "Its optimizer and schedule")
+    answer_context: Literal["paragraph", "none"] = key("none", "Whether a sentence is read with its paragraph behind it", ROWS)
+    max_question_length: int = key(96, "Length that a question is cut to", ROWS, unit="tokens", ge=4)
+    max_length: int = key(480, "Length of question and sentence", ROWS, unit="tokens", ge=16)
+    batch_tokens: int | None = key(
+        None, "Tokens scored together by each thread; null: what suits the device", SCORES, unit="tokens", ge=16
+    )
+    precision: Literal["fp32", "bf16"] = key(
+        "fp32", "Precision of products in scoring; of its training: cross_encoder.train.precision", SCORES
+    )

@@ -1,0 +1,89 @@
+"""What sections are made of: keys with a default, a description, a range and what they affect, each stated once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails
+
+from raydist.errors import InputError
+
+
+class ConfigError(InputError):
+    """The configuration is wrong; the message lists every problem."""
+
+
+class Affects(StrEnum):
+    """The first thing that another value of a key changes. What comes later changes with it."""
+
+    nothing = "nothing"  # where and how fast the work is done, what is logged
+    rows = "rows"  # what stages make before training: examples, windows, indexes, hits, pairs
+    weights = "weights"  # the trained model
+    scores = "scores"  # predictions, ranked lists, metrics
+
+
+NOTHING, ROWS, WEIGHTS, SCORES = Affects
+
+
+def key(
+    default: Any,
+    description: str,
+    affects: Affects,
+    *,
+    unit: str | None = None,
+    shared: bool | None = None,
+    later: bool | None = None,
+    before: Any = None,
+    **limits: Any,
+) -> Any:
+    """A key of a section.
+
+    `shared`: whether trials of a retriever's sweep share what depends on it; by default, where it affects rows.
+    `later`: the key is newer than finished runs. At its default it is left out of names, so that those keep theirs.
+    `before`: what versions without the key did, where that is not its default.
+    `limits` are pydantic's: ge, gt, le, lt, pattern, min_length.
+    """
+    extra = {"affects": affects.value, "unit": unit, "shared": shared, "later": later, "before": before}
+    return _field(default, description, extra, **limits)
+
+
+def section(default: Any, description: str, *, shared: bool | None = None, tasks: tuple[str, ...] | None = None) -> Any:
+    """A section that is always there. `shared` holds for all its keys; `tasks` are those that use it, if not all do."""
+    return _field(default, description, {"shared": shared, "tasks": list(tasks) if tasks else None})
+
+
+def _field(default: Any, description: str, extra: dict[str, Any], **limits: Any) -> Any:
+    known = {name: value for name, value in extra.items() if value is not None}
+    return Field(default, description=description, json_schema_extra=known or None, **limits)
+
+
+class Section(BaseModel):
+    """A closed, immutable part of a run's configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def _problems(self) -> Iterator[str]:
+        """What is wrong between keys that are right each by itself."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _report_all_problems(self) -> Self:
+        problems: list[InitErrorDetails] = [
+            {"type": "value_error", "input": None, "ctx": {"error": ValueError(text)}} for text in self._problems()
+        ]
+        if problems:  # a ValueError could carry but one of them
+            raise ValidationError.from_exception_data(type(self).__name__, problems)
+        return self
+
+
+def listed(value: Any) -> Any:
+    """A single text as a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a test set may be called so."""
+    return name.replace("_", "").replace("-", "").isalnum()

@@ -1,0 +1,27 @@
+"""Which scoring rule a data set takes, by where it comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_MLQA_NAME = re.compile(r"mlqa|context-[a-z]{2}-question-[a-z]{2}\b", re.IGNORECASE)
+
+
+def choose_rule(given: str, source: Mapping[str, Any]) -> str:
+    """The rule of a data set that was read from ``source`` (an examples stage's identity): the given one, or under ``auto``
+
+    ``mlqa`` where every file, or data set or config on the hub, is called like MLQA's; ``mrqa`` where every file has MRQA's
+    format, or a data set its name; else ``squad``.
+    """
+    if given != "auto":
+        return given
+    if "hub" in source:
+        name, _, config = source["hub"]
+        called = f"{Path(name).name} {config or ''}"
+        return "mlqa" if _MLQA_NAME.search(called) else "mrqa" if "mrqa" in called.lower() else "squad"
+    if all(_MLQA_NAME.search(file["name"]) for file in source["files"]):
+        return "mlqa"
+    return "mrqa" if all(file["format"] == "mrqa" for file in source["files"]) else "squad"

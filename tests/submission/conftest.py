@@ -1,0 +1,1 @@
+from helpers.submission import dashboard, working_dir  # noqa: F401
