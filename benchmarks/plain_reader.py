@@ -22,7 +22,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.utils import logging
 
 from raydist.cores import use_cores
-from raydist.corpus.readers import plan_splits, read_split
+from raydist.corpus.examples import plan_splits, read_split
 from raydist.models.loading import model_folder
 from raydist.reader.metrics import adversarial_scores, aggregate, score_predictions
 from raydist.reader.parts import draw_questions

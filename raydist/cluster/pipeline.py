@@ -218,7 +218,9 @@ def make_examples(run: Run, names: Iterable[str]) -> dict[str, Made]:
 
 
 def _examples_work(run: Run, name: str, source: SourceConfig) -> Work:
-    from raydist.corpus.readers import expand_paths, hub_format, hub_language, load_hub, plan_splits
+    from raydist.corpus.examples import plan_splits
+    from raydist.corpus.hub import hub_format, hub_language, load_hub
+    from raydist.corpus.paths import expand_paths
 
     data = run.config.data
     reading = {
@@ -277,7 +279,8 @@ def locate(run: Run, pattern: str) -> dict[str, str]:
 
 def _drop_duplicates(work: Work, parts: list[dict]) -> list[dict]:
     """Of questions with the same id the first is kept; the others are rejected by name. Rewrites only parts that hold some."""
-    from raydist.corpus.readers import DUPLICATE_ID, UNITS
+    from raydist.corpus.examples import UNITS
+    from raydist.corpus.rejected import DUPLICATE_ID
 
     storage, folder = work.stage.storage, work.stage.folder
     seen: set[tuple[str, str]] = set()
@@ -340,7 +343,7 @@ def _check_rule(run: Run, name: str, source: SourceConfig, examples: Made) -> No
 
 def _tell_rejected(run: Run, name: str, source: SourceConfig, examples: Made) -> None:
     """Copy the rejected rows into the run, say how many, and stop where they are too many or nothing is left."""
-    from raydist.corpus.readers import NOT_AT_OFFSET, UNLABELLED
+    from raydist.corpus.rejected import NOT_AT_OFFSET, UNLABELLED
 
     counts = [ReadCounts(**part["info"]) for part in examples.manifest.parts]
     total = ReadCounts(

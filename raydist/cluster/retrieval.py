@@ -27,7 +27,7 @@ from raydist.cluster.pipeline import Made, Run, locate, report, run_stages, toke
 from raydist.cluster.stages import Work
 from raydist.cluster.watch import show
 from raydist.config import CORPUS_COLUMNS, Config, CorpusSource, MiningConfig, RetrieverConfig, flatten, override
-from raydist.corpus.readers import language_of
+from raydist.corpus.recognise import language_of
 from raydist.errors import InputError
 from raydist.files.stage import Stage, encode_table
 from raydist.files.storage import Storage, fetch, file_digest, folder_digest, has_model, read_parquet
@@ -671,7 +671,7 @@ def _tell_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
     """mining/: yield.json, examples.parquet, and silver.parquet with every scored pair of the round. metrics.json keeps the
     yield of every round where there are several, and under the plain names that of the last.
     """
-    from raydist.corpus.sentences import SentenceTable
+    from raydist.corpus.sentence_table import SentenceTable
     from raydist.retrieval.silver import example_table, write_selection
 
     mining = run.config.mining
@@ -962,7 +962,7 @@ def index(run: Run) -> Path:
 
 def add_to_index(run: Run, files: list[Path]) -> int:
     """Add documents to the run's index, read as index/corpus.json says that its own were."""
-    from raydist.corpus.passages import open_additions
+    from raydist.corpus.formats import open_additions
     from raydist.retrieval.searcher import add_sentences
 
     if not run.folder.exists("index/corpus.json"):

@@ -40,7 +40,7 @@ from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 import raydist
 from raydist.config import Config, ConfigError, load_config
-from raydist.corpus.readers import expand_paths
+from raydist.corpus.paths import expand_paths
 from raydist.doctor import find_token
 from raydist.errors import InputError
 from raydist.sweep.plan import plan_sweep

@@ -19,7 +19,8 @@ Made = dict[str, Any]  # part: the table; beside: other tables of the part; info
 
 def example_part_maker(*, row_group: int) -> Callable[[dict], Made]:
     """Splits of files -> checked examples, and the rejected rows beside them."""
-    from raydist.corpus.readers import Split, load_hub, read_rows, read_split
+    from raydist.corpus.examples import Split, read_rows, read_split
+    from raydist.corpus.hub import load_hub
 
     def read(spec: dict):
         if "hub" not in spec:

@@ -19,8 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raydist.corpus.passages import PASSAGE_SCHEMA, SENTENCE_SCHEMA, OpenSet, RetrievalSet, count_duplicates, duplicate_keys
-from raydist.corpus.sentences import SentenceTable, build_sentence_table
+from raydist.corpus.duplicates import count_duplicates, duplicate_keys
+from raydist.corpus.formats import open_corpus
+from raydist.corpus.open_set import OpenSet, RetrievalSet
+from raydist.corpus.schemas import PASSAGE_SCHEMA, SENTENCE_SCHEMA
+from raydist.corpus.sentence_table import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.files.storage import Storage, fetch, read_between, read_parquet, read_rows
 from raydist.models.loading import open_model, tower_folder
@@ -151,35 +154,9 @@ def _written(storage: Storage, name: str, schema: pa.Schema) -> Iterator[_Blocks
 
 def open_retrieval_set(spec: Mapping[str, Any]) -> OpenSet | RetrievalSet:
     """A corpus, questions and gold answers, by its format; what may be large is read as it is gone through."""
-    from raydist.corpus import passages
-
+    boundaries = fetch(spec["boundaries"]) if spec.get("boundaries") else None
     paths = [fetch(place) for place in spec["files"]]
-    if spec["format"] == "beir":
-        if not paths[0].is_dir():
-            raise InputError(f"{paths[0]} is no folder; format beir wants one with corpus.jsonl, queries.jsonl and qrels/")
-        return passages.open_beir(paths[0], spec["split"])
-    if spec["format"] == "reqa":
-        return passages.read_reqa(paths[0])
-    if spec["format"] == "pairs":
-        return passages.read_answer_pairs(paths[0])
-    if spec["format"] == "tables":
-        corpus, questions, gold = paths
-        return passages.open_tables(corpus, questions, gold, spec["columns"])
-    from raydist.corpus.readers import expand_paths, plan_splits, read_split
-
-    if spec["format"] == "documents":
-        files = [Path(file) for file in expand_paths([str(path) for path in paths])]
-        return passages.open_documents(files, spec["columns"]["corpus"])
-
-    examples, rejected = [], []
-    for split in plan_splits(expand_paths([str(path) for path in paths])):
-        read, bad, _ = read_split(split)
-        examples += read
-        rejected += bad
-    boundaries = passages.read_boundaries(fetch(spec["boundaries"]), examples) if spec["boundaries"] else None
-    found = passages.sentences_of_examples(examples, boundaries)
-    found.rejected[:0] = rejected
-    return found
+    return open_corpus(spec["format"], paths, split=spec["split"], columns=spec.get("columns"), boundaries=boundaries)
 
 
 def sentence_table_part_maker() -> Callable[[dict], Made]:
