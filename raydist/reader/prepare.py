@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from raydist.config import SourceConfig
-from raydist.corpus.readers import NOT_AT_OFFSET, UNLABELLED, expand_paths, hub_language, load_hub, plan_splits
+from raydist.corpus.examples import plan_splits
+from raydist.corpus.hub import hub_language, load_hub
+from raydist.corpus.paths import expand_paths
+from raydist.corpus.rejected import NOT_AT_OFFSET, UNLABELLED
 from raydist.corpus.rules import choose_rule
 from raydist.draws import Choice, draw_questions
 from raydist.errors import InputError

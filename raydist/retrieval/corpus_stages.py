@@ -22,14 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raydist.corpus.passages import (
-    PASSAGE_SCHEMA,
-    SENTENCE_SCHEMA,
-    OpenSet,
-    RetrievalSet,
-    count_duplicates,
-)
-from raydist.corpus.sentences import SentenceTable, build_sentence_table
+from raydist.corpus.duplicates import count_duplicates
+from raydist.corpus.formats import open_corpus
+from raydist.corpus.open_set import OpenSet, RetrievalSet
+from raydist.corpus.schemas import PASSAGE_SCHEMA, SENTENCE_SCHEMA
+from raydist.corpus.sentence_table import SentenceTable, build_sentence_table
 from raydist.draws import draw_questions
 from raydist.errors import InputError
 from raydist.files.stage import ASIDE, LATER, Made, Part, Stage, Worker
@@ -98,7 +95,13 @@ class CorpusTables(Stage):
 
     def open_set(self) -> OpenSet | RetrievalSet:
         """The corpus by its format; what may be large is read while it is iterated over."""
-        return open_retrieval_set(self)
+        return open_corpus(
+            self.format,
+            [place.fetch() for place in self.places],
+            split=self.split,
+            columns=self.columns,
+            boundaries=self.boundaries.fetch() if self.boundaries else None,
+        )
 
     def store(self, opened: OpenSet | RetrievalSet, number: int, folder: Storage) -> Part:
         sentences, passages, keys = _write_sentences(opened, folder)
@@ -136,39 +139,6 @@ class CorpusTables(Stage):
         draws = draw_questions(questions["question_id"].to_pylist(), self.seed)
         questions = questions.take(np.sort(np.argsort(draws, kind="stable")[: self.questions]))
         return questions, gold.filter(pc.is_in(gold["question_id"], value_set=questions["question_id"].combine_chunks()))
-
-
-def open_retrieval_set(tables: CorpusTables) -> OpenSet | RetrievalSet:
-    """A corpus, questions and gold answers, by its format."""
-    from raydist.corpus import passages
-
-    paths = [place.fetch() for place in tables.places]
-    if tables.format == "beir":
-        if not paths[0].is_dir():
-            raise InputError(f"{paths[0]} is no folder; format beir wants one with corpus.jsonl, queries.jsonl and qrels/")
-        return passages.open_beir(paths[0], tables.split)
-    if tables.format == "reqa":
-        return passages.read_reqa(paths[0])
-    if tables.format == "pairs":
-        return passages.read_answer_pairs(paths[0])
-    if tables.format == "tables":
-        corpus, questions, gold = paths
-        return passages.open_tables(corpus, questions, gold, tables.columns)
-    from raydist.corpus.readers import expand_paths, plan_splits, read_split
-
-    if tables.format == "documents":
-        files = [Path(file) for file in expand_paths([str(path) for path in paths])]
-        return passages.open_documents(files, tables.columns["corpus"])
-
-    examples, rejected = [], []
-    for split in plan_splits(expand_paths([str(path) for path in paths])):
-        read, bad, _ = read_split(split)
-        examples += read
-        rejected += bad
-    boundaries = passages.read_boundaries(tables.boundaries.fetch(), examples) if tables.boundaries else None
-    found = passages.sentences_of_examples(examples, boundaries)
-    found.rejected[:0] = rejected
-    return found
 
 
 class _Blocks:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raydist.corpus.passages import open_additions
+from raydist.corpus.formats import open_additions
 from raydist.errors import InputError
 from raydist.files.stage import Made, encode_table
 from raydist.files.storage import folder_digest, has_model

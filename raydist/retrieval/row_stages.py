@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raydist.corpus.passages import duplicate_keys
-from raydist.corpus.sentences import SentenceTable
+from raydist.corpus.duplicates import duplicate_keys
+from raydist.corpus.sentence_table import SentenceTable
 from raydist.draws import text_hashes
 from raydist.files.stage import LATER, Made, Part, Worker
 from raydist.models.folders import tower_folder

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 import numpy as np
 import pyarrow as pa
 
-from raydist.corpus.sentences import SentenceTable, build_sentence_table
+from raydist.corpus.sentence_table import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.files.shards import new_folder, put_in_force
 from raydist.files.storage import folder_digest
