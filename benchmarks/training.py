@@ -25,7 +25,7 @@ from transformers.utils import logging
 
 from raydist.config import Config
 from raydist.cores import use_cores
-from raydist.corpus.readers import plan_splits, read_split
+from raydist.corpus.examples import plan_splits, read_split
 from raydist.files.stage import encode_table
 from raydist.models.folders import model_folder
 from raydist.reader.features import make_windows

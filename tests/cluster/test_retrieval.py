@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from raydist.cluster import pipeline, retrieval
-from raydist.corpus.sentences import SentenceTable
+from raydist.corpus.sentence_table import SentenceTable
 from raydist.errors import InputError
 from raydist.retrieval.silver import COPY
 

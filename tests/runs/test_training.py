@@ -10,7 +10,14 @@ from raydist.here import Here
 from raydist.reader import flow
 from raydist.runs.run import Run
 
-SMALL = ("data.sample.size=200", "data.train.questions=60", "data.dev=null", "train.max_steps=4", "train.choose=last")
+SMALL = (
+    "data.sample.size=200",
+    "data.train.questions=60",
+    "data.dev=null",
+    "train.max_steps=4",
+    "train.choose=last",
+    "cluster.threads_per_worker=1",
+)
 
 
 def test_a_finished_run_is_left_alone_and_another_config_is_refused(tmp_path, capsys):

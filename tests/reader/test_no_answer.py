@@ -8,9 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from raydist.cluster import pipeline
 from raydist.config import load_config
+from raydist.here import Here
+from raydist.reader import flow
 from raydist.reader.metrics import null_differences
+from raydist.reader.model import load_reader
+from raydist.runs.run import Run
 from raydist.sample.write import write_sample
 
 
@@ -27,13 +30,17 @@ def write_v2(sample: Path, articles: slice, file: Path) -> Path:
     return file
 
 
-@pytest.fixture
-def squad_v2(make_run, tmp_path) -> Path:
-    return write_v2(Path(pipeline.make_sample(make_run("name=v2_sample"))), slice(24), tmp_path / "v2.json")
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sample") / "world"
+    write_sample(folder, 200)
+    return folder
 
 
-def test_a_whole_run_on_squad_v2_in_bf16(make_run, squad_v2):
-    run = make_run(
+def test_a_whole_run_on_squad_v2_in_bf16(tmp_path, world):
+    squad_v2 = write_v2(world, slice(24), tmp_path / "v2.json")
+    overrides = [
+        f"storage={tmp_path / 'runs'}",
         "name=v2",
         f"data.train={squad_v2}",
         f"data.dev={squad_v2}",
@@ -43,8 +50,11 @@ def test_a_whole_run_on_squad_v2_in_bf16(make_run, squad_v2):
         "train.precision=bf16",
         "predict.precision=bf16",
         "evaluate.bootstrap=0",
-    )
-    pipeline.run_all(run)
+        "cluster.threads_per_worker=1",
+    ]
+    run = Run(load_config("debug_reader", overrides).config, Here())
+    run.begin()
+    flow.run_all(run)
     metrics = run.folder.read_json("metrics.json")
     assert metrics["dev.no_ans_questions"] > 10
     assert metrics["dev.has_ans_questions"] > 20
@@ -57,24 +67,15 @@ def test_a_whole_run_on_squad_v2_in_bf16(make_run, squad_v2):
     assert {value.dtype for value in weights.values()} == {torch.float32}
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("sample") / "world"
-    write_sample(folder, 200)
-    return folder
-
-
 @pytest.fixture
-def untrained(no_ray, tmp_path, world):
+def untrained(tmp_path, world):
     """Runs with a reader whose head is drawn, a dev set and two test sets: "hard" is in SQuAD v2 layout, "plain" is not."""
-    from raydist.reader.model import load_reader
-
     hard = write_v2(world, slice(8), tmp_path / "hard.json")
     tests = f"data.test={{hard: {hard}, plain: {{files: {world}/en/dev.json, questions: 5}}}}"
 
-    def untrained(name: str, dev: str, *overrides: str) -> pipeline.Run:
+    def untrained(name: str, dev: str, *overrides: str) -> Run:
         settings = [f"storage={tmp_path / 'runs'}", f"name={name}", f"data.dev={dev}", tests, "evaluate.bootstrap=0"]
-        run = pipeline.Run(load_config("debug_reader", [*settings, *overrides]).config, no_ray)
+        run = Run(load_config("debug_reader", [*settings, *overrides]).config, Here())
         run.begin()
         load_reader(run.model_folder).save(Path(run.folder.path("model")), run.model_folder)
         return run
@@ -86,7 +87,7 @@ def untrained(no_ray, tmp_path, world):
 def test_the_threshold_of_dev_serves_the_test_sets_also_where_dev_is_not_asked_for(untrained, world, tmp_path, capsys, split):
     dev = write_v2(world, slice(8, 16), tmp_path / "dev.json")
     run = untrained("tuned", str(dev), f"predict.split={split}")
-    pipeline.evaluate(run)
+    flow.evaluate(run)
     metrics = run.folder.read_json("metrics.json")
     assert (metrics["dev.null_threshold_from"], metrics["hard.null_threshold_from"]) == ("this set", "dev")
     assert metrics["hard.null_threshold"] == metrics["dev.null_threshold"]
@@ -106,7 +107,7 @@ def test_a_question_that_is_only_asked_stays_among_the_answers(untrained, world,
     asked["answers"] = []
     dev.write_text(json.dumps(document))
     run = untrained("asked", str(dev), "predict.split=dev", "data.max_rejected=1", "data.dev.format=squad")
-    pipeline.evaluate(run)
+    flow.evaluate(run)
     assert run.folder.read_json("metrics.json")["dev.unlabelled"] == 1
     assert "dev.null_threshold" in run.folder.read_json("metrics.json")
     answers = run.folder.read_json("predictions/dev.json")
@@ -117,7 +118,7 @@ def test_a_question_that_is_only_asked_stays_among_the_answers(untrained, world,
 @pytest.mark.parametrize("dev", ["null", "{{files: {world}/other_domain/dev.json, questions: 5}}"])
 def test_a_threshold_that_is_tuned_on_the_set_it_scores_is_told(untrained, world, capsys, dev):
     run = untrained("alone", dev.format(world=world), "predict.split=[hard, plain]")
-    pipeline.evaluate(run)
+    flow.evaluate(run)
     metrics = run.folder.read_json("metrics.json")
     assert metrics["hard.null_threshold_from"] == "this set"
     assert "plain.null_threshold" not in metrics
