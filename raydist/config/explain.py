@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from raydist.config.keys import Key, either, inner_sections, known_key, nearest_names
 from raydist.config.run import Config
+from raydist.config.section import OneOf
 
 # in the place of a problem: which alternative it is of
 SHAPES = ("function-", "tuple[", "constrained-", "literal[", "list[", "dict[")
@@ -127,6 +128,8 @@ def _contents(section: type[BaseModel], name: str, indent: bool) -> list[str]:
 
 def describe_values(annotation: Any, metadata: Any = ()) -> str:
     """What a key takes, with its limits: 'integer (at least 1); or null'."""
+    if names := [name for item in metadata if isinstance(item, OneOf) for name in item.names]:
+        return either(names)
     limited = ", ".join(text for item in metadata for text in _limits(item))
     limits = f" ({limited})" if limited else ""
     origin, parts = get_origin(annotation), get_args(annotation)

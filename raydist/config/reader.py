@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from raydist.config.section import ROWS, SCORES, WEIGHTS, Section, is_plain_name, key, listed, section
+from raydist.config.section import ROWS, SCORES, WEIGHTS, OneOf, Section, is_plain_name, key, listed, section
 
 EXAMPLE_COLUMNS = ("id", "question", "context", "answer", "answers", "answer_start", "title", "language", "is_impossible")
 
@@ -22,7 +22,7 @@ class SourceConfig(Section):
     hub: str | None = key(None, "Name of a data set of the Hugging Face hub, in place of files", ROWS)
     hub_config: str | None = key(None, "Configuration of the hub's data set, where it has several", ROWS)
     split: str = key("train", "Split of the hub's data set", ROWS)
-    format: Literal["auto", "squad", "mrqa", "hotpotqa", "qa", "qed", "parquet", "csv", "squad_v2"] = key(
+    format: Annotated[str, OneOf("auto", table="raydist.corpus.formats:READER_FORMATS")] = key(
         "auto", "Format of the files; auto: recognised by their content", ROWS
     )
     language: str | None = key(None, "Language of all rows, such as de; null: as the rows or file names have it", ROWS)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, field_validator, model_validator
 
-from raydist.config.section import NOTHING, ROWS, SCORES, WEIGHTS, Section, is_plain_name, key, listed, section
+from raydist.config.section import NOTHING, ROWS, SCORES, WEIGHTS, OneOf, Section, is_plain_name, key, listed, section
 from raydist.config.training import ModelConfig, OptimConfig, TrainConfig
 
 CORPUS_COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {  # of formats that are tables: what may be mapped
@@ -33,7 +33,7 @@ class CorpusSource(Section):
     files: Annotated[list[str], BeforeValidator(listed)] = key(
         ..., "Files or folder of the corpus; sample:NAME is one of the embedded sample", ROWS
     )
-    format: Literal["beir", "reqa", "pairs", "squad", "tables", "documents"] = key("beir", "Format of the files", ROWS)
+    format: Annotated[str, OneOf(table="raydist.corpus.formats:CORPUS_FORMATS")] = key("beir", "Format of the files", ROWS)
     split: str = key("train", "beir: which file of qrels", ROWS)
     boundaries: str | None = key(None, "squad: file of MultiReQA sentence boundaries; null: cut by rule", ROWS)
     columns: dict[str, str | dict[str, str]] = key(

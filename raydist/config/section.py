@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from importlib import import_module
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import InitErrorDetails
+from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 from raydist.errors import InputError
 
@@ -77,6 +78,33 @@ class Section(BaseModel):
         if problems:  # a ValueError could carry but one of them
             raise ValidationError.from_exception_data(type(self).__name__, problems)
         return self
+
+
+class OneOf:
+    """A text that is one of some names, or a key of a table elsewhere, which is read when it is needed:
+    ``Annotated[str, OneOf("auto", table="raydist.corpus.formats:READER_FORMATS")]``.
+    """
+
+    def __init__(self, *names: str, table: str) -> None:
+        self.first, self.table = names, table
+
+    @property
+    def names(self) -> list[str]:
+        module, _, name = self.table.partition(":")
+        return [*self.first, *getattr(import_module(module), name)]
+
+    def check(self, name: str) -> str:
+        if name in self.first or name in self.names:
+            return name
+        *others, last = map(repr, self.names)
+        expected = f"{', '.join(others)} or {last}" if others else last
+        raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
+        return handler(schema) | {"enum": self.names}
 
 
 def listed(value: Any) -> Any:

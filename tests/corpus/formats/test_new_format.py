@@ -2,13 +2,12 @@
 
 import gzip
 import json
-from typing import get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raydist.config import CorpusSource, SourceConfig
+from raydist.config import Config, ConfigError, CorpusSource, SourceConfig, override
 from raydist.corpus.cutting import sentence_row
 from raydist.corpus.examples import plan_splits, read_rows, read_split
 from raydist.corpus.formats import CORPUS_FORMATS, READER_FORMATS, open_additions, open_corpus
@@ -167,12 +166,17 @@ def test_a_corpus_format_that_is_not_there_names_the_nearest(tmp_path):
         open_corpus("bier", [tmp_path])
 
 
-def test_the_config_has_the_formats_of_the_tables():
+def test_the_config_has_the_formats_of_the_tables(monkeypatch):
     def formats(section) -> set[str]:
-        return set(get_args(section.model_fields["format"].annotation))
+        return set(section.model_json_schema()["properties"]["format"]["enum"])
 
     assert formats(SourceConfig) == {"auto", *READER_FORMATS}
     assert formats(CorpusSource) == set(CORPUS_FORMATS)
+    with pytest.raises(ConfigError, match=r"corpus\.train\.format: should be 'beir', .* or 'documents', got 'poems'"):
+        override(Config(), {"corpus.train": {"files": "poems.txt", "format": "poems"}})
+    monkeypatch.setitem(CORPUS_FORMATS, "poems", Poems())
+    changed = override(Config(), {"corpus.train": {"files": "poems.txt", "format": "poems"}})
+    assert changed.corpus.train.format == "poems"
 
 
 def test_rows_are_added_to_the_formats_whose_corpus_is_files_of_rows():
