@@ -50,9 +50,7 @@ def test_a_family_is_all_that_a_command_started_and_nothing_else(family):
     stranger = subprocess.Popen(["sleep", "100"])
     try:
         one = family("sleep 100 & setsid sleep 100 & sleep 100; true")
-        soon(
-            lambda: titles(one) == ["bash", "sleep", "sleep", "sleep"]
-        )  # a fork is the shell, or setsid, for a moment
+        soon(lambda: titles(one) == ["bash", "sleep", "sleep", "sleep"])  # a fork is the shell, or setsid, for a moment
         assert one.status is None
         one.end()
         assert one.members() == []
