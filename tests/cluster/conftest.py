@@ -61,12 +61,21 @@ def untrained(tmp_path) -> Untrained:
 
 
 @pytest.fixture
-def command(here, monkeypatch):
-    """A command with its arguments, done by that machine; the exit status."""
+def command_on(monkeypatch):
+    """The command line on another machine than a cluster: (command, *arguments) -> exit status."""
     from raydist.cli import job
 
-    monkeypatch.setattr("raydist.cluster.machine.RayMachine", lambda cluster: here)
-    return lambda name, *arguments: job(name, list(arguments))
+    def command_on(machine):
+        monkeypatch.setattr("raydist.cluster.machine.RayMachine", lambda cluster: machine)
+        return lambda name, *arguments: job(name, list(arguments))
+
+    return command_on
+
+
+@pytest.fixture
+def command(command_on, here):
+    """The same in this process."""
+    return command_on(here)
 
 
 @pytest.fixture

@@ -2,26 +2,28 @@
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from helpers.stages import folders_of
 
-from raydist.cluster import retrieval
-from raydist.cluster.pipeline import Run
 from raydist.config import load_config
+from raydist.retrieval import flow
+from raydist.retrieval.prepare import open_corpora
 from raydist.retrieval.scoring import CrossScorer
+from raydist.runs.run import Run
 
 
-def test_training_scoring_and_reranking_read_the_paragraph_and_are_known_by_it(trained, no_ray, tmp_path):
+def test_training_scoring_and_reranking_read_the_paragraph_and_are_known_by_it(untrained, tmp_path):
     changes = [f"storage={tmp_path / 'runs'}", "data.sample.size=200", "retriever.variants=[]", "cluster.threads_per_worker=1"]
     identities, folders = {}, {}
     for context in ("none", "paragraph"):
-        run = Run(load_config("debug_retrieval", [*changes, f"cross_encoder.answer_context={context}"]).config, no_ray)
+        run = Run(load_config("debug_retrieval", [*changes, f"cross_encoder.answer_context={context}"]).config, untrained)
         run.begin()
-        corpora = retrieval.open_corpora(run)
-        cross_encoder, variants = retrieval.build_retriever(run, corpora["train"])
-        retrieval.evaluate_retrieval(run, cross_encoder, variants, corpora)
-        identities[context] = trained["debug_retrieval_cross_encoder"]
-        own, beside = (of.folder.read_json("stages.json") for of in (run, cross_encoder))
+        corpora = open_corpora(run)
+        cross_encoder, variants = flow.train_all(run, corpora["train"], fresh=True)
+        flow.score_methods(run, cross_encoder, variants, corpora)
+        identities[context] = cross_encoder.folder.read_json("training.json")["identity"]
+        own, beside = (folders_of(one) for one in (run, cross_encoder))
         names = ("held out scores of train", "scores of train", "rerank scores of sample")
-        folders[context] = {name: own[name]["folder"] for name in names} | {"rows": beside["cross rows of train"]["folder"]}
+        folders[context] = {name: own[name] for name in names} | {"rows": beside["cross rows of train"]}
     assert {key for key in identities["paragraph"] if key not in identities["none"]} == {
         "data.train.context",
         "data.dev.context",
@@ -33,7 +35,7 @@ def test_training_scoring_and_reranking_read_the_paragraph_and_are_known_by_it(t
     files = sorted((tmp_path / "runs" / folders["paragraph"]["rerank scores of sample"]).glob("part-*"))
     pairs = pa.concat_tables([pq.read_table(file) for file in files]).slice(0, 30).to_pylist()
     asked = dict(zip(*(corpus.read("questions")[name].to_pylist() for name in ("question_id", "text"))))
-    table = retrieval.make.open_sentences(corpus.sentences.stage.uri)
+    table = corpus.sentence_table()
     rows = table.rows_of([pair["sentence_id"] for pair in pairs], "it")
     around = [text or "" for text in table.passage_texts(rows).to_pylist()]
     assert all(around)

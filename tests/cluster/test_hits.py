@@ -2,21 +2,21 @@
 
 import pytest
 
-from raydist.cluster import retrieval
-from raydist.cluster.pipeline import Run
 from raydist.config import load_config
-from raydist.retrieval import parts
+from raydist.retrieval import bm25, dense, flow
+from raydist.retrieval.prepare import open_corpora
+from raydist.runs.run import Run
 
 
 @pytest.fixture
-def open_run(no_ray, tmp_path):
+def open_run(here, tmp_path):
     """A run of its own storage, its training corpus and its encoder."""
 
     def open_run(storage: str, *overrides: str):
         given = [f"storage={tmp_path / storage}", "index.shard_rows=150", *overrides]
-        run = Run(load_config("debug_retrieval", given).config, no_ray)
+        run = Run(load_config("debug_retrieval", given).config, here)
         run.begin()
-        return run, retrieval.open_corpora(run, ["train"])["train"], retrieval.mining_encoder(run)
+        return run, open_corpora(run, ["train"])["train"], flow.mining_encoder(run)
 
     return open_run
 
@@ -27,10 +27,10 @@ def searched(monkeypatch) -> list[int]:
     depths: list[int] = []
 
     def counted(plain):
-        return lambda *, k, **given: depths.append(k) or plain(k=k, **given)
+        return lambda self, questions, k, **given: depths.append(k) or plain(self, questions, k, **given)
 
-    for name in ("bm25_hits_part_maker", "dense_hits_part_maker"):
-        monkeypatch.setattr(parts, name, counted(getattr(parts, name)))
+    for index in (bm25.Index, dense.DenseIndex):
+        monkeypatch.setattr(index, "search", counted(index.search))
     return depths
 
 
@@ -41,20 +41,20 @@ def made_hits(folder) -> dict[str, bytes]:
 @pytest.mark.parametrize("candidates", [4, 30])
 def test_negatives_and_candidates_come_from_one_search_and_are_what_two_would_find(open_run, searched, tmp_path, candidates):
     run, corpus, encoder = open_run("once", f"mining.candidates={candidates}")
-    for depth in (retrieval.NEGATIVES_DEPTH, candidates):
-        found = retrieval.find(run, corpus, encoder, depth)
-        assert max(row["rank"] for table in retrieval._tables(found.bm25) for row in table.to_pylist()) == depth
+    for depth in (flow.NEGATIVES_DEPTH, candidates):
+        found = flow.find_hits(run, corpus, encoder, depth)
+        assert max(row["rank"] for table in found.bm25.tables() for row in table.to_pylist()) == depth
     assert set(searched) == {max(10, candidates)}
     run, corpus, encoder = open_run("twice")
-    words, vectors = retrieval.index_bm25(run, corpus), retrieval.index_dense(run, corpus, encoder)
-    for depth in (retrieval.NEGATIVES_DEPTH, candidates):
-        retrieval.search_bm25(run, corpus, words, depth)
-        retrieval.search_dense(run, corpus, vectors, encoder, depth)
+    words, vectors = flow.index_bm25(run, corpus), flow.index_dense(run, corpus, encoder)
+    for depth in (flow.NEGATIVES_DEPTH, candidates):
+        flow.search_bm25(run, corpus, words, depth)
+        flow.search_dense(run, corpus, vectors, encoder, depth)
     assert made_hits(tmp_path / "once") == made_hits(tmp_path / "twice")
 
 
 def test_an_index_that_is_not_exact_is_searched_to_each_depth(open_run, searched):
     """Where it looks deeper it may find other sentences, and a stage is known by the depth it was searched to."""
     run, corpus, encoder = open_run("hnsw", "mining.candidates=30", "index.dense=hnsw")
-    retrieval.find(run, corpus, encoder, retrieval.NEGATIVES_DEPTH)
+    flow.find_hits(run, corpus, encoder, flow.NEGATIVES_DEPTH)
     assert set(searched) == {10, 30}

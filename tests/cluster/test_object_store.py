@@ -2,68 +2,58 @@
 
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
+from helpers.stages import Squares, folders_of, make
 
-from raydist.cluster import pipeline, retrieval
-from raydist.cluster.connect import Cluster
-from raydist.cluster.pipeline import Run
-from raydist.cluster.stages import Work, run_parts
 from raydist.config import ClusterConfig, load_config
-from raydist.files.stage import Stage
+from raydist.files.stage import Worker, part_name, whole_manifest
 from raydist.files.storage import Storage, StorageError
-from raydist.reader.parts import example_part_maker
+from raydist.reader.prepare import examples_stage, prepare
+from raydist.retrieval import flow
 from raydist.retrieval.metrics import read_trec_gold, read_trec_run, score_run
+from raydist.runs.run import Run
 
 
 @pytest.fixture
-def make_run(s3):
-    def make_run(*overrides: str, config: str = "debug_reader", cluster: Cluster | None = None) -> Run:
+def make_run(s3, here):
+    def make_run(*overrides: str, config: str = "debug_reader") -> Run:
         loaded = load_config(config, [f"storage={s3.uri('runs')}", "data.sample.size=200", *overrides])
-        run = Run(loaded.config, cluster or Cluster(ClusterConfig()))
+        run = Run(loaded.config, here)
         run.begin()
         return run
 
     return make_run
 
 
-def square_maker(*, log: str):
-    def make(spec: dict) -> dict:
-        with open(log, "a") as file:
-            file.write(f"{spec['first']}\n")
-        return {"part": pa.table({"n": [n * n for n in range(spec["first"], spec["first"] + 10)]}), "info": spec}
-
-    return make
-
-
-def test_a_stage_on_an_object_store_goes_on_with_the_parts_that_are_missing_or_damaged(s3, no_ray, tmp_path, capsys):
-    log = tmp_path / "log"
-    work = Work(Stage(Storage(s3.uri("runs")), "squares", {"parts": 4}), [{"first": 10 * i} for i in range(4)], "squares")
-    s3.refuse_writes_of = work.stage.part(2)
+def test_a_stage_on_an_object_store_goes_on_with_the_parts_that_are_missing_or_damaged(s3, here, tmp_path, capsys):
+    storage, executor = s3.uri("runs"), here.executor(ClusterConfig())
+    stage = Squares("squares", 4, str(tmp_path / "log"))
+    s3.refuse_writes_of = part_name(2, stage.kind)
     with pytest.raises(StorageError, match="ACCESS_DENIED"):
-        run_parts(no_ray, [work], square_maker, {"log": str(log)}, label="squares")
-    assert work.stage.manifest() is None
+        make(executor, storage, stage)
+    assert whole_manifest(Storage(storage).at(stage.folder)) is None
     s3.refuse_writes_of = None
-    damaged = f"runs/{work.stage.folder}/{work.stage.part(0)}"
+    damaged = f"runs/{stage.folder}/{part_name(0, stage.kind)}"
     s3.objects[damaged].content = s3.objects[damaged].content[:-9]
-    run_parts(no_ray, [work], square_maker, {"log": str(log)}, label="squares")
+    make(executor, storage, stage)
     assert "going on after 1 finished part" in capsys.readouterr().out
-    assert log.read_text().split() == ["0", "10", "20", "0", "20", "30"]
-    manifest = work.stage.manifest()
-    assert [part["info"]["first"] for part in manifest.parts] == [0, 10, 20, 30]
-    run_parts(no_ray, [work], square_maker, {"log": str(log)}, label="squares")
+    assert stage.made() == ["0", "10", "20", "0", "20", "30"]
+    manifest = whole_manifest(Storage(storage).at(stage.folder))
+    assert [part.info["first"] for part in manifest.parts] == [0, 10, 20, 30]
+    make(executor, storage, stage)
     assert "squares: already done (40 rows)" in capsys.readouterr().out
-    assert len(log.read_text().split()) == 6
+    assert len(stage.made()) == 6
 
 
 def test_files_of_the_sample_world_are_found_on_a_node_that_has_nothing_of_the_drivers(
     s3, make_run, monkeypatch, tmp_path, capsys
 ):
     run = make_run()
-    work = pipeline._examples_work(run, "dev", run.config.sets()["dev"])
+    stage = examples_stage(run, "dev", run.config.sets()["dev"])
     assert "sample world: 3,465 passages in " in capsys.readouterr().out, "how much is seen, and not only that it was begun"
     written = [request for request in s3.requests if request.startswith("PUT runs/stages/sample-")]
     assert written[-1].endswith("/world.json"), "what says that the world is whole comes last"
@@ -71,19 +61,20 @@ def test_files_of_the_sample_world_are_found_on_a_node_that_has_nothing_of_the_d
     tables = []
     for node in ("one", "two"):
         monkeypatch.setenv("RAYDIST_CACHE", str(tmp_path / node))
-        (spec,) = json.loads(json.dumps(work.specs))
-        tables.append(example_part_maker(row_group=100)(spec)["part"])
+        elsewhere = pickle.loads(pickle.dumps(stage))
+        assert elsewhere.parts == 1
+        tables.append(elsewhere.open(Worker())(elsewhere.read(0)).table)
     assert tables[0].num_rows == 400  # 80 passages
     assert tables[0] == tables[1], "also in what their rows say of where they came from"
     assert tables[0]["file"][0].as_py().startswith("bucket/runs/stages/sample-")
 
 
-def test_the_same_stages_are_made_on_a_disk_and_on_an_object_store(s3, no_ray, make_run, tmp_path):
-    remote = make_run(cluster=no_ray)
-    pipeline.prepare(remote, ["dev", "adversarial"])
-    local = make_run(f"storage={tmp_path / 'disk'}", cluster=no_ray)
-    pipeline.prepare(local, ["dev", "adversarial"])
-    folders = [{title: stage["folder"] for title, stage in run.stages.items()} for run in (remote, local)]
+def test_the_same_stages_are_made_on_a_disk_and_on_an_object_store(s3, make_run, tmp_path):
+    remote = make_run()
+    prepare(remote, ["dev", "adversarial"])
+    local = make_run(f"storage={tmp_path / 'disk'}")
+    prepare(local, ["dev", "adversarial"])
+    folders = [folders_of(run) for run in (remote, local)]
     assert folders[0] == folders[1]
     for folder in folders[0].values():
         if "windows-" in folder:  # examples name the file they came from
@@ -93,9 +84,9 @@ def test_the_same_stages_are_made_on_a_disk_and_on_an_object_store(s3, no_ray, m
                     assert remote.storage.read_bytes(f"{folder}/{name}") == local.storage.read_bytes(f"{folder}/{name}")
 
 
-def test_retrieval_on_an_object_store_leaves_its_ranked_lists_there(no_ray, make_run):
-    run = make_run("corpus.train=null", config="debug_retrieval", cluster=no_ray)
-    retrieval.evaluate_only(run)
+def test_retrieval_on_an_object_store_leaves_its_ranked_lists_there(make_run):
+    run = make_run("corpus.train=null", config="debug_retrieval")
+    flow.evaluate(run)
     assert run.folder.sizes("ranked").keys() == {"sample.bm25.trec", "sample.untrained.trec", "sample.qrels", "sample.parquet"}
     folder = run.folder.local_copy("ranked")
     gold = read_trec_gold(folder / "sample.qrels")

@@ -14,11 +14,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from helpers.stages import folders_of
 
-from raydist.cluster import pipeline, retrieval
-from raydist.corpus.sentence_table import SentenceTable
+from raydist import flows
+from raydist.config import load_config
 from raydist.errors import InputError
+from raydist.retrieval import flow
+from raydist.retrieval.prepare import open_corpora
 from raydist.retrieval.silver import COPY
+from raydist.runs.run import Run
 
 pytestmark = pytest.mark.ray
 
@@ -27,13 +31,11 @@ LAYOUT = ("mining.part_questions=6", "index.shard_rows=50", "cluster.threads_per
 
 
 @pytest.fixture(scope="module")
-def finished(cluster, storage):
+def finished(machine, storage):
     """A whole run, made once."""
-    from raydist.config import load_config
-
-    run = pipeline.Run(load_config("debug_retrieval", [f"storage={storage}", *LAYOUT]).config, cluster)
+    run = Run(load_config("debug_retrieval", [f"storage={storage}", *LAYOUT]).config, machine)
     run.begin()
-    pipeline.run_all(run)
+    flows.run_all(run)
     return run
 
 
@@ -46,7 +48,7 @@ def is_kept(row: dict, threshold: float) -> bool:
 
 
 def stage_rows(run, stage: str, of: str = "train") -> list[dict]:
-    folder = run.folder.read_json("stages.json")[f"{stage} of {of}"]["folder"]
+    folder = folders_of(run)[f"{stage} of {of}"]
     files = sorted(Path(run.storage.path(folder)).glob("part-*"))
     return [row for file in files for row in pq.read_table(file).to_pylist()]
 
@@ -99,9 +101,9 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
     pairs = stage_rows(finished, "rerank scores", of="sample")
     logits = {(row["question_id"], row["sentence_id"]): row["logit"] for row in pairs}
     assert logits.keys() == {(question, sentence) for question, listed in before.items() for sentence in listed[:depth]}
-    corpus = retrieval.open_corpora(finished, ["sample"])["sample"]
+    corpus = open_corpora(finished, ["sample"])["sample"]
     asked = {row["question_id"]: row["text"] for row in corpus.read("questions").to_pylist()}
-    table = SentenceTable(Path(corpus.sentences.stage.storage.path(corpus.sentences.stage.folder)) / "table")
+    table = corpus.sentence_table()
     texts = table.texts(table.rows_of([row["sentence_id"] for row in pairs], "the sentence")).to_pylist()
     theirs = scorer.predict(
         [(asked[row["question_id"]], text) for row, text in zip(pairs, texts)], activation_fn=torch.nn.Identity()
@@ -125,9 +127,9 @@ def test_the_cross_encoder_is_judged_beside_the_encoder_on_the_same_pairs(finish
     pairs = [row for row in stage_rows(finished, "labelled pairs") if row["is_dev"]]
     cosines = stage_rows(finished, "held out cosines")
     assert [row["label"] for row in cosines] == [pair["label"] for pair in pairs]
-    corpus = retrieval.open_corpora(finished, ["train"])["train"]
+    corpus = open_corpora(finished, ["train"])["train"]
     questions = {row["question_id"]: row["text"] for row in corpus.read("questions").to_pylist()}
-    table = SentenceTable(Path(corpus.sentences.stage.storage.path(corpus.sentences.stage.folder)) / "table")
+    table = corpus.sentence_table()
     sentences = table.texts(table.rows_of([pair["sentence_id"] for pair in pairs], "the sentence")).to_pylist()
     folder = model_folder("builtin:tiny")
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
@@ -149,21 +151,19 @@ def test_a_second_call_makes_nothing_and_needs_no_ray(finished, capsys, monkeypa
     from raydist.cluster.connect import Cluster
 
     monkeypatch.setattr(Cluster, "start", lambda self: pytest.fail("Ray was started"))
-    again = pipeline.Run(finished.config, finished.cluster)
+    again = Run(finished.config, finished.machine)
     again.begin()
-    pipeline.run_all(again)
+    flows.run_all(again)
     assert "P@10" in capsys.readouterr().out
 
 
 def test_shards_and_actors_change_nothing(finished, make_run):
     other = make_run("name=layout", *LAYOUT, "index.shard_rows=70", "cluster.actors=3", config="debug_retrieval")
-    corpus = retrieval.open_corpora(other, ["train"])["train"]
-    encoder = retrieval.mining_encoder(other)
-    cross_encoder = pipeline.Run(
-        retrieval.override(finished.config, {"name": "debug_retrieval_cross_encoder"}), finished.cluster
-    )
-    retrieval.mine(other, corpus, encoder, cross_encoder)
-    assert other.folder.read_json("stages.json")["BM25 index of train"]["rows"] > 1
+    corpus = open_corpora(other, ["train"])["train"]
+    encoder = flow.mining_encoder(other)
+    cross_encoder = finished.beside("debug_retrieval_cross_encoder")
+    flow.mine_round(other, corpus, encoder, cross_encoder)
+    assert other.stages[folders_of(other)["BM25 index of train"]].rows > 1
     assert silver(other) == silver(finished)
 
 
@@ -173,9 +173,9 @@ def test_shards_and_actors_change_nothing(finished, make_run):
 def test_shards_actors_and_blocks_change_no_training_pair_of_the_cross_encoder(finished, make_run, changes):
     """methods 5.2: the same seed draws the same negatives."""
     other = make_run("name=layout", *LAYOUT, *changes, config="debug_retrieval")
-    corpus, encoder = retrieval.open_corpora(other, ["train"])["train"], retrieval.mining_encoder(other)
-    retrieval.label_pairs(other, corpus, retrieval.find(other, corpus, encoder, retrieval.NEGATIVES_DEPTH))
-    folders = [run.folder.read_json("stages.json")["labelled pairs of train"]["folder"] for run in (finished, other)]
+    corpus, encoder = open_corpora(other, ["train"])["train"], flow.mining_encoder(other)
+    flow.label_pairs(other, corpus, flow.find_hits(other, corpus, encoder, flow.NEGATIVES_DEPTH))
+    folders = [folders_of(run)["labelled pairs of train"] for run in (finished, other)]
     assert folders[0] != folders[1]
     assert stage_rows(other, "labelled pairs") == stage_rows(finished, "labelled pairs")
 
@@ -183,28 +183,28 @@ def test_shards_actors_and_blocks_change_no_training_pair_of_the_cross_encoder(f
 def test_another_threshold_asks_no_model_and_keeps_what_a_fresh_run_would(finished, make_run, capsys):
     threshold = sorted(row["p"] for row in silver(finished))[len(silver(finished)) // 2]
     other = make_run(*LAYOUT, f"mining.threshold={threshold}", config="debug_retrieval")
-    retrieval.mine_only(other)
+    flow.mine(other)
     assert "scores of train: already done" in capsys.readouterr().out
     for row in silver(other):
         assert row["kept"] == is_kept(row, threshold)
-    retrieval.mine_only(make_run(*LAYOUT, config="debug_retrieval"))  # as it was
+    flow.mine(make_run(*LAYOUT, config="debug_retrieval"))  # as it was
 
 
 def test_a_cross_encoder_that_is_trained_already_is_used_as_it_is(finished, make_run, capsys):
-    model = Path(retrieval._beside(finished, "cross_encoder").folder.path("model"))
+    model = Path(finished.beside("debug_retrieval_cross_encoder").folder.path("model"))
     ready = ("name=ready", "cross_encoder.trained=true", f"cross_encoder.model.name={model}")
     other = make_run(*LAYOUT, *ready, config="debug_retrieval")
-    retrieval.mine_only(other)
+    flow.mine(other)
     said = capsys.readouterr().out
     assert "scores of train: already done" in said  # the same weights: no pair is asked for again
     assert "\ntrain: " not in said
-    assert not retrieval._beside(other, "cross_encoder").folder.exists("training.json")
+    assert not other.beside("ready_cross_encoder").folder.exists("training.json")
     assert silver(other) == silver(finished)
     assert other.folder.read_json("cross_encoder/metrics.json") == finished.folder.read_json("cross_encoder/metrics.json")
     with pytest.raises(InputError, match="debug_retrieval_cross_encoder holds a cross-encoder that was trained there"):
-        retrieval.mine_only(make_run(*LAYOUT, *ready[1:], config="debug_retrieval"))
+        flow.mine(make_run(*LAYOUT, *ready[1:], config="debug_retrieval"))
     with pytest.raises(InputError, match="no weights for classifier"):
-        retrieval.mine_only(make_run(*LAYOUT, "name=headless", "cross_encoder.trained=true", config="debug_retrieval"))
+        flow.mine(make_run(*LAYOUT, "name=headless", "cross_encoder.trained=true", config="debug_retrieval"))
 
 
 def test_a_second_round_asks_the_retriever_of_the_first_with_all_options_at_once(finished, make_run):
@@ -227,7 +227,7 @@ def test_a_second_round_asks_the_retriever_of_the_first_with_all_options_at_once
     less = ("retriever.variants=[]", "retriever.answer_context=none", "retriever.rerank=0")
     run = make_run(*LAYOUT, *mining, *trained, *less, "name=options", config="debug_retrieval")
     run.base = "debug_retrieval_cross_encoder"
-    pipeline.run_all(run)
+    flows.run_all(run)
     metrics = run.folder.read_json("metrics.json")
     assert {"retrieval.sample.round1.P@1", "retrieval.sample.gold_silver_weighted.P@1"} <= metrics.keys()
     assert {"mining.round1.silver", "mining.round2.silver"} <= metrics.keys()
@@ -241,9 +241,9 @@ def test_a_second_round_asks_the_retriever_of_the_first_with_all_options_at_once
     ]
     first = [tower[0].auto_model.encoder.layer[0].output.dense.weight.detach() for tower in towers]
     assert len({float(weight.sum()) for weight in first}) == 4, "two rounds of two towers, each trained"
-    corpus = retrieval.open_corpora(run, ["train"])["train"]
+    corpus = open_corpora(run, ["train"])["train"]
     questions = {row["question_id"]: row["text"] for row in corpus.read("questions").to_pylist()}
-    table = SentenceTable(Path(corpus.sentences.stage.storage.path(corpus.sentences.stage.folder)) / "table")
+    table = corpus.sentence_table()
     every = np.arange(corpus.num_sentences)
     sentences = table.texts(every).to_pylist()
     scores = towers[0].encode(list(questions.values())) @ towers[1].encode(sentences).T
@@ -258,17 +258,17 @@ def test_an_index_is_searched_and_documents_are_added_to_it(make_run, tmp_path):
     from raydist.retrieval.searcher import Searcher
 
     run = make_run("name=indexed", config="debug_retrieval")
-    folder = retrieval.index(run)
+    folder = flow.index(run)
     text = Searcher(folder).tables[0].texts([5])[0].as_py()
     assert Searcher(folder).search([text], 3)[0][0].text == text
     more = tmp_path / "more.jsonl"
     text = "Zyxquor built a lighthouse. It fell in 1911."
     more.write_text(json.dumps({"_id": "new", "text": text, "sentences": [[0, 27], [28, 44]]}) + "\n")
-    assert retrieval.add_to_index(run, [more]) == 2
+    assert flow.add_to_index(run, [more]) == 2
     best = Searcher(run.folder.path()).search(["Who built the lighthouse Zyxquor?"], 2)[0]
     assert best[0].text == "Zyxquor built a lighthouse."
     with pytest.raises(InputError, match="in the index already"):
-        retrieval.add_to_index(run, [more])
+        flow.add_to_index(run, [more])
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_an_index_is_searched_and_documents_are_added_to_it(make_run, tmp_path):
 )
 def test_bad_input_is_named(make_run, overrides, message):
     with pytest.raises(InputError, match=message):
-        pipeline.run_all(make_run("name=bad", *overrides, config="debug_retrieval"))
+        flows.run_all(make_run("name=bad", *overrides, config="debug_retrieval"))
 
 
 def made_files(storage: Path, stages: list[str]) -> Iterator[Path]:

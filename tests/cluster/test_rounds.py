@@ -3,26 +3,32 @@
 import pyarrow.parquet as pq
 import pytest
 
-from raydist.cluster import retrieval
-from raydist.cluster.pipeline import Run
 from raydist.config import load_config
+from raydist.retrieval import flow
 from raydist.retrieval.cross_encoder import sigmoid
+from raydist.retrieval.prepare import open_corpora
+from raydist.runs.run import Run
 
 
-def test_rounds_end_alike_in_a_whole_run_in_mining_alone_and_in_an_evaluation(trained, no_ray, tmp_path):
+def test_rounds_end_alike_in_a_whole_run_in_mining_alone_and_in_an_evaluation(untrained, tmp_path):
     changes = [f"storage={tmp_path / 'runs'}", "mining.rounds=2", "data.sample.size=200", "cluster.threads_per_worker=1"]
     changes.append("mining.calibrate=platt")
     config = load_config("debug_retrieval", changes).config
-    run = Run(config, no_ray)
+    run = Run(config, untrained)
     run.begin()
-    corpora = retrieval.open_corpora(run)
-    cross_encoder, variants = retrieval.build_retriever(run, corpora["train"])
+    corpora = open_corpora(run)
+    cross_encoder, variants = flow.train_all(run, corpora["train"])
     assert list(variants) == ["gold", "gold_silver", "round1", "gold_silver_weighted"]
-    last = trained["debug_retrieval"]["data.train.silver"]
-    assert trained["debug_retrieval_round1"]["data.train.silver"] != last
-    assert trained["debug_retrieval_gold_silver"]["data.train.silver"] == last, "else weights and rounds are compared at once"
 
-    retrieval.evaluate_retrieval(run, cross_encoder, variants, corpora)
+    def silver_of(name: str) -> str:
+        """By what the training of a run knows its silver pairs."""
+        return run.storage.read_json(f"{name}/training.json")["identity"]["data.train.silver"]
+
+    last = silver_of("debug_retrieval")
+    assert silver_of("debug_retrieval_round1") != last
+    assert silver_of("debug_retrieval_gold_silver") == last, "else weights and rounds are compared at once"
+
+    flow.score_methods(run, cross_encoder, variants, corpora)
     metrics = run.folder.read_json("metrics.json")
     for key in ("candidates", "silver", "yield"):
         assert metrics[f"mining.{key}"] == metrics[f"mining.round2.{key}"]
@@ -38,7 +44,7 @@ def test_rounds_end_alike_in_a_whole_run_in_mining_alone_and_in_an_evaluation(tr
     assert p.mean() < 0.4, "1:3, where an untrained head says 1:1"
 
     pairs = run.folder.read_bytes("mining/silver.parquet")
-    retrieval.mine_only(run)
+    flow.mine(run)
     assert run.folder.read_bytes("mining/silver.parquet") == pairs
-    retrieval.evaluate_only(run)
+    flow.evaluate(run)
     assert run.folder.read_json("metrics.json") == metrics

@@ -16,6 +16,8 @@ from raydist.errors import InputError
 from raydist.files.making import make_stages
 from raydist.files.stage import ASIDE, Executor, Made, Part, Stage, Worker
 from raydist.files.storage import Storage, StorageError
+from raydist.runs.run import Run
+from raydist.runs.stages import read_stages
 
 
 @dataclass(frozen=True)
@@ -155,3 +157,8 @@ def contents(storage: str, stage: Stage) -> dict[str, bytes]:
     """The files of a stage, but for its manifest, which says how long it took."""
     folder = Path(storage) / stage.folder
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "manifest.json"}
+
+
+def folders_of(run: Run) -> dict[str, str]:
+    """The folders of the stages that a run used, by title."""
+    return {use.title: use.folder for use in read_stages(run.folder).values()}

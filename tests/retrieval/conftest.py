@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from helpers.corpora import AROUND, TEXTS
 
 from raydist.corpus.cutting import cut_passages
 from raydist.corpus.duplicates import duplicate_keys, normalise_text
@@ -118,3 +119,15 @@ def reqa(data_dir, tmp_path_factory) -> Found:
 def shuffled():
     """The rows of a table in another order."""
     return lambda table, seed: table.take(np.random.default_rng(seed).permutation(len(table)))
+
+
+@pytest.fixture
+def three_paragraphs(tmp_path):
+    """Sentences, each in a paragraph of its own, as a table on disk."""
+    rows = [
+        {"sentence_id": id, "text": TEXTS[id], "passage_id": f"p-{id}", "document_id": "d"}
+        | dict(zip(("text_key", "bag_key"), duplicate_keys(TEXTS[id])))
+        for id in AROUND
+    ]
+    passages = [{"passage_id": f"p-{id}", "text": around} for id, around in AROUND.items()]
+    build_sentence_table(tmp_path / "table", [pa.Table.from_pylist(rows)], [pa.Table.from_pylist(passages)])

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 import torch
-from raydist.retrieval.parts import dense_shard_part_maker
+from helpers.corpora import tiny_encoder
 
 from raydist.corpus.cutting import cut_passages
 from raydist.corpus.formats import open_additions
@@ -13,10 +13,13 @@ from raydist.corpus.schemas import PASSAGE_SCHEMA
 from raydist.corpus.sentence_table import build_sentence_table
 from raydist.corpus.sentences import split_sentences
 from raydist.errors import InputError
-from raydist.files.storage import folder_digest
+from raydist.files.local import make_part
+from raydist.files.stage import Made, Worker
+from raydist.files.storage import Storage, folder_digest
 from raydist.models.folders import model_folder
-from raydist.retrieval import bm25
+from raydist.retrieval import bm25, faiss_shards
 from raydist.retrieval import dense as dense
+from raydist.retrieval.corpus_stages import Vectors
 from raydist.retrieval.encode import ENCODE_ROWS, TextEncoder
 from raydist.retrieval.searcher import Searcher, add_sentences, publish
 
@@ -87,7 +90,7 @@ def test_what_stands_in_the_folder_is_found_and_what_is_added_too(sentences, tmp
 
 
 def test_a_dense_folder_is_searched_as_it_says_also_after_an_addition(sentences, tmp_path, monkeypatch):
-    monkeypatch.setattr(dense, "SMALL_SHARD", 60)
+    monkeypatch.setattr(faiss_shards, "SMALL_SHARD", 60)
     folder = published(tmp_path, sentences, dense.DenseSettings("hnsw", hnsw_m=6), {"ef_search": 55})
     text = sentences["text"][5].as_py()
     for added in (0, 1):
@@ -115,15 +118,10 @@ def test_what_is_added_gets_the_vectors_that_a_shard_of_it_would_have(sentences,
     assert together == [{"together": ENCODE_ROWS}]
     (tmp_path / "added").mkdir()
     (tmp_path / "added" / "table").symlink_to(folder / "texts-00001")
-    make = dense_shard_part_maker(
-        model=TINY,
-        encoder={"pooling": "auto", "max_length": 32},
-        context=False,
-        threads=torch.get_num_threads(),
-        settings={"kind": "flat"},
-    )
-    make({"sentences": str(tmp_path / "added"), "first": 0, "last": 300, "stage": str(tmp_path), "name": "shard"})
-    assert (folder / "shard-00001" / "vectors.npy").read_bytes() == (tmp_path / "shard" / "vectors.npy").read_bytes()
+    added = Made(Storage(str(tmp_path / "added")), "sentences", "added")
+    stage = Vectors(added, shard_rows=384, rows=300, encoder=tiny_encoder(), settings={"kind": "flat"})
+    make_part(stage, Storage(str(tmp_path / "stage")), 0, Worker(torch.get_num_threads()))
+    assert (folder / "shard-00001" / "vectors.npy").read_bytes() == (tmp_path / "stage/shard-00000/vectors.npy").read_bytes()
 
 
 def test_another_model_in_the_place_of_the_one_that_made_the_vectors_is_named(sentences, tmp_path):
@@ -172,6 +170,6 @@ def test_what_is_added_to_a_corpus_without_rows_of_its_own_are_documents(tmp_pat
 
 
 def test_one_question_gives_a_list_and_several_give_lists(sentences, tmp_path):
-    searcher = Searcher.open(published(tmp_path, sentences))
+    searcher = Searcher.open(published(tmp_path, sentences, formula={}))
     assert [searcher.search("Which bridge?", 3)] == searcher.search(["Which bridge?"], 3)
     assert searcher.search((), 3) == []
