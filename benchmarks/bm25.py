@@ -27,7 +27,7 @@ import bm25s
 import numpy as np
 from agreement import assert_agreement
 
-from raydist.corpus.passages import split_sentences
+from raydist.corpus.sentences import split_sentences
 from raydist.retrieval.bm25 import Index, WordRules, build_index
 
 SEARCH_TARGET, BUILD_TARGET, K = 0.95, 2.4, 100

@@ -179,7 +179,7 @@ def slow_worker(lab: Lab) -> Row:
 def nan_at_step(lab: Lab) -> Row:
     """A model whose embedding of one word is NaN, a word that no batch has before the step. Then the sound model: refused,
     since the run was begun with another one; taken with --fresh."""
-    from raydist.models.loading import model_folder
+    from raydist.models.folders import model_folder
 
     assert lab.calm
     poisoned = lab.work / "poisoned"

@@ -23,7 +23,7 @@ from scoring import matmul_rate, rounds_of, seconds, texts, work_of
 from sentence_transformers import SentenceTransformer
 
 from raydist.cores import use_cores
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.retrieval.encode import ENCODE_ROWS, TextEncoder
 
 TARGET, BATCH_SIZES = 1.3, (4, 8, 16, 32, 64, 128)

@@ -30,8 +30,8 @@ from pathlib import Path
 import psutil
 
 NOISE = 0.05  # a share of the smaller corpus's peak
-# Bytes a sentence that the docstrings in retrieval/parts.py state: of a set, and of a sentence table, which is made next, by
-# workers that may still hold what they have given back.
+# Bytes a sentence that the docstrings in retrieval/corpus_stages.py state: of a set, and of a sentence table, which is made
+# next, by workers that may still hold what they have given back.
 KEPT = {"retrieval_set": 50, "sentences": 50 + 100}
 KINDS = {"Pss_Anon": "own", "Pss_Shmem": "shared", "Pss_File": "mapped"}
 

@@ -48,9 +48,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
 from raydist.cores import use_cores
-from raydist.corpus.passages import RetrievalSet, read_reqa
-from raydist.corpus.sentences import build_sentence_table
-from raydist.models.loading import model_folder
+from raydist.corpus.formats.reqa import read_reqa
+from raydist.corpus.open_set import RetrievalSet
+from raydist.corpus.sentence_table import build_sentence_table
+from raydist.models.folders import model_folder
 from raydist.records import SCORED_SCHEMA
 from raydist.retrieval import bm25
 from raydist.retrieval import dense as dense

@@ -17,7 +17,7 @@ import torch
 
 from raydist.config import Config
 from raydist.cores import use_cores
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.objectives.base import Batch, GroupRows
 from raydist.training.loop import train_step
 from raydist.training.optim import build_optimizer, build_schedule

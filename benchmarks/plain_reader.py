@@ -22,9 +22,9 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.utils import logging
 
 from raydist.cores import use_cores
-from raydist.corpus.readers import plan_splits, read_split
+from raydist.corpus.examples import plan_splits, read_split
 from raydist.draws import draw_questions
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.reader.metrics import aggregate, score_predictions
 from raydist.statistics import adversarial_scores
 

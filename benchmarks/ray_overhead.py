@@ -27,19 +27,19 @@ def plain(arguments: list[str], out: Path) -> None:
     """The loop without Ray; a line in `out` for every few steps."""
     from transformers import AutoTokenizer
 
-    from raydist.cluster import pipeline
-    from raydist.cluster.connect import Cluster
     from raydist.config import load_config
     from raydist.cores import use_cores
-    from raydist.reader.rows import WindowRows
+    from raydist.here import Here
+    from raydist.reader.prepare import prepare
+    from raydist.runs.run import Run
     from raydist.training.loop import seed_step, train_step, training_steps
     from raydist.training.optim import build_optimizer, build_schedule
     from raydist.training.tasks import build_reader_task
+    from raydist.training.trainable import open_windows
 
     config = load_config("quickstart", arguments).config
-    run = pipeline.Run(config, Cluster(config.cluster))
-    where = pipeline.prepare(run, ["train"])["train"].where  # the other side made it
-    rows = WindowRows([Path(where["windows_folder"]) / name for name in where["windows"]])
+    run = Run(config, Here())
+    rows = open_windows(prepare(run, ["train"])["train"])  # the other side made them
     use_cores(config.cluster.threads_per_worker)
     task = build_reader_task(config, run.model_folder)
     steps = config.train.max_steps

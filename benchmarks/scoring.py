@@ -31,7 +31,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
 from raydist.cores import use_cores
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.retrieval.scoring import CrossScorer
 
 TARGET, MAX_LENGTH, BATCH_SIZES = 1.4, 480, (4, 8, 16, 32)

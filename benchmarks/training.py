@@ -25,9 +25,9 @@ from transformers.utils import logging
 
 from raydist.config import Config
 from raydist.cores import use_cores
-from raydist.corpus.readers import plan_splits, read_split
+from raydist.corpus.examples import plan_splits, read_split
 from raydist.files.stage import encode_table
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.reader.features import make_windows
 from raydist.reader.metrics import aggregate, score_predictions
 from raydist.reader.rows import WindowRows

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from raydist.api import run as run
     from raydist.api import train as train
     from raydist.errors import InputError as InputError
-    from raydist.models.loading import model_folder as model_folder
+    from raydist.models.folders import model_folder as model_folder
     from raydist.objectives.answer_contrast import AnswerContrast as AnswerContrast
     from raydist.objectives.base import Batch as Batch
     from raydist.objectives.hard_learning import HardLearning as HardLearning
@@ -83,7 +83,7 @@ PUBLIC = {
     "Ranking": "raydist.objectives.ranking",
     "CrossBatch": "raydist.objectives.pairs",
     "CrossEntropy": "raydist.objectives.ranking",
-    "model_folder": "raydist.models.loading",
+    "model_folder": "raydist.models.folders",
 }
 
 __all__ = [*PUBLIC, "__version__"]

@@ -14,8 +14,9 @@ from helpers.tiny_reader import write_cross_encoder, write_reader
 
 import raydist
 from raydist.config import Config, load_config, to_yaml
-from raydist.corpus.passages import PASSAGE_SCHEMA, cut_passages
-from raydist.corpus.sentences import build_sentence_table
+from raydist.corpus.cutting import cut_passages
+from raydist.corpus.schemas import PASSAGE_SCHEMA
+from raydist.corpus.sentence_table import build_sentence_table
 from raydist.retrieval import bm25
 from raydist.retrieval.searcher import publish
 

@@ -363,7 +363,7 @@ def test_a_language_that_the_rule_does_not_know_is_told_when_it_is_read(tmp_path
 def test_a_model_that_cannot_be_a_reader_is_told_before_anything_is_read(tmp_path, kind, said):
     import shutil
 
-    from raydist.models.loading import model_folder
+    from raydist.models.folders import model_folder
 
     folder = tmp_path / "model"
     shutil.copytree(model_folder("builtin:tiny"), folder)

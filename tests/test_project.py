@@ -131,5 +131,5 @@ def test_the_wheel_holds_every_module_every_config_and_the_vocabulary(tmp_path):
         f"raydist/configs/{path.relative_to(CHECKOUT / 'configs').as_posix()}"
         for path in (CHECKOUT / "configs").rglob("*.yaml")
     }
-    wanted.add("raydist/models/tiny_vocabulary.txt")
+    wanted |= {"raydist/models/tiny_vocabulary.txt", "raydist/py.typed"}
     assert wanted <= held

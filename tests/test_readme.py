@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from raydist.config import ConfigError, load_config, shipped_configs
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
 

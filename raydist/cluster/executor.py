@@ -151,30 +151,34 @@ class PartMaker:
 
 
 def store_parts(batch: Mapping[str, np.ndarray], work: Work) -> dict[str, list]:
-    """Write the parts that were made."""
+    """Write the parts that were made, also of a stage that was stopped since: the work of a device is not thrown away."""
 
     def stored(row: int, made: Any) -> Any:
         place, job, number = work.part(row)
         name = part_name(number, job.stage.kind)
         return place, number, write_part(job.folder, name, job.stage.store(made, number, job.folder))
 
-    return {"outcome": [_onward(stored, row, content, work) for row, content in zip(batch["id"], batch["outcome"])]}
+    return {
+        "outcome": [_onward(stored, row, content, work, may_stop=False) for row, content in zip(batch["id"], batch["outcome"])]
+    }
 
 
-def _outcome(step: Any, row: int, work: Work, *given: Any) -> bytes:
+def _outcome(step: Any, row: int, work: Work, *given: Any, may_stop: bool = True) -> bytes:
     """What a step returns, pickled; None where the stage was stopped. A user's problem comes back as a value: raised, it would
-    be wrapped, and lose its kind."""
+    be wrapped, and lose its kind. (By cloudpickle: what a stage of a notebook is made of can be imported nowhere.)"""
+    from ray import cloudpickle
+
     try:
-        stopped = work.part(row)[1].folder.exists(STOP)
-        return pickle.dumps(None if stopped else step(row, *given), protocol=5)
+        stopped = may_stop and work.part(row)[1].folder.exists(STOP)
+        return cloudpickle.dumps(None if stopped else step(row, *given), protocol=5)
     except (InputError, StorageError) as error:
         return pickle.dumps(type(error)(str(error)))
 
 
-def _onward(step: Any, row: int, content: bytes, work: Work) -> bytes:
+def _onward(step: Any, row: int, content: bytes, work: Work, *, may_stop: bool = True) -> bytes:
     """The next step of what the one before it left; what stopped or failed there goes on as it is."""
     given = pickle.loads(content)
-    return content if given is None or isinstance(given, Exception) else _outcome(step, row, work, given)
+    return content if given is None or isinstance(given, Exception) else _outcome(step, row, work, given, may_stop=may_stop)
 
 
 def _made_before(job: Job, number: int) -> Line | None:

@@ -1,231 +1,86 @@
-"""The sentences of a corpus on disk, by number: what negatives, candidates, scoring and encoding look things up in.
+"""Where sentences end, by rule.
 
-A sentence's number (its row) is its place among all ids in the order of code points. So the files depend on the set of
-sentences alone, not on how it was cut into tables nor on their order, and a draw by row is the same everywhere.
-
-    FOLDER/sentences.json            counts
-    ids, texts                       strings: offsets and bytes
-    text_keys, bag_keys              equal for exact and for near duplicates (``passages.duplicate_keys``)
-    bags, bag_rows                   the bag keys sorted, and the row of each: finds duplicates
-    documents                        the document's number by row, -1 where none is known
-    document_starts, document_rows   the rows of each document
-    passages                         the passage's number by row, -1 where there is none
-    passage_texts                    strings by passage number
-
-All arrays are .npy and memory-mapped: opening reads next to nothing, the workers of a node share the pages. On disk a
-sentence takes its id, its text and about 60 bytes; building takes memory for three copies of the ids, about 100
-bytes a sentence and one block of texts. The folder appears whole, by rename.
+A stop ends one unless it stands in a number, an abbreviation, an acronym or an ordinal; a blank line always does.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import IO
+import re
+from functools import cache
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+# A run of stops, then whatever closes quotes and brackets.
+_STOPS = re.compile(r"""([.!?…。！？｡؟۔।॥։።။។]+)["'”’»›)\]}」』》）】]*""")
+_GREEK_STOPS = re.compile(_STOPS.pattern.replace("[.!?", "[.!?;;", 1))
+_NEEDS_NO_BLANK = frozenset("。！？｡।॥")  # scripts that write the next sentence right after the stop
+BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
+_LAST_WORD = re.compile(r"[^\s(\[{\"'“‘«„-]*$")
+_ACRONYM = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # also a single initial
+_ROMAN_OR_NUMBER = re.compile(r"\d{1,2}|[IVX]+")
+_OPENERS = "\"'“‘«„([{¿¡"
 
-from raydist.errors import InputError
-from raydist.files.shards import load_array, load_strings, new_folder, order_by_id, string_array, string_parts
-
-FORMAT = 1
-BLOCK_ROWS = 65_536  # texts put in order at a time
-NONE, UNKNOWN = -1, -2  # instead of a number: there is no name; the name is not among the known ones
-
-
-class SentenceTable:
-    """A corpus open for look-ups. Rows are numbers from 0; see the head of this module for their order."""
-
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
-        facts = self.folder / "sentences.json"
-        if not facts.exists():
-            raise InputError(f"no sentence table at {folder}: {facts.name} is not there; build it from the corpus again")
-        if (seen := json.loads(facts.read_text()).get("format")) != FORMAT:
-            raise InputError(f"{facts} is of format {seen}, this version reads {FORMAT}; build the sentence table again")
-        load, strings = partial(load_array, self.folder), partial(load_strings, self.folder)
-        self._ids, self._texts = strings("ids"), strings("texts")
-        self.text_keys, self.bag_keys = load("text_keys"), load("bag_keys")
-        self._bags, self._bag_rows = load("bags"), load("bag_rows")
-        self.documents = load("documents")
-        self._document_starts, self._document_rows = load("document_starts"), load("document_rows")
-        self.passages = load("passages")
-        self._passage_texts = strings("passage_texts")
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __reduce__(self):  # a worker opens the files again
-        return SentenceTable, (str(self.folder),)
-
-    def ids(self, rows: np.ndarray) -> pa.LargeStringArray:
-        """The ids of some rows."""
-        return self._ids.take(pa.array(rows))
-
-    def texts(self, rows: np.ndarray) -> pa.LargeStringArray:
-        """The texts of some rows."""
-        return self._texts.take(pa.array(rows))
-
-    def passage_texts(self, rows: np.ndarray) -> pa.LargeStringArray:
-        """The texts of the passages that some rows stand in; null where there is none."""
-        passages = self.passages[rows]
-        return self._passage_texts.take(pa.array(passages, mask=passages < 0))
-
-    def find(self, ids: pa.Array | pa.ChunkedArray | Sequence[str]) -> np.ndarray:
-        """The row of each id, -1 for one that is not here."""
-        return _find(self._ids, ids)
-
-    def rows_of(self, ids: pa.Array | pa.ChunkedArray | Sequence[str], what: str) -> np.ndarray:
-        """The row of each id; one that is not here is refused, ``what`` says where it came from."""
-        rows = self.find(ids)
-        if (rows < 0).any():
-            first = str(ids[int((rows < 0).argmax())])
-            raise InputError(
-                f"{what} {first!r} is not in the corpus at {self.folder} ({len(self):,} sentences), nor are "
-                f"{(rows < 0).sum() - 1} others; take the corpus that it was made from"
-            )
-        return rows
-
-    def document_rows(self, row: int) -> np.ndarray:
-        """All rows of this row's document, itself too, ascending; none where nothing is known of documents."""
-        document = int(self.documents[row])
-        if document < 0:
-            return self._document_rows[:0]
-        return self._document_rows[self._document_starts[document] : self._document_starts[document + 1]]
-
-    def duplicates(self, row: int, near: bool = False) -> np.ndarray:
-        """All rows with the same normalised text, itself too; with ``near`` also the same words in another order."""
-        key = self.bag_keys[row]  # exact duplicates share it, too
-        first, last = np.searchsorted(self._bags, key), np.searchsorted(self._bags, key, side="right")
-        rows = self._bag_rows[first:last]
-        return rows if near else rows[self.text_keys[rows] == self.text_keys[row]]
+# Before a full stop that ends no sentence. Those of the second set count only before a digit or a Roman number.
+_ABBREVIATIONS = {
+    "en": "mr mrs ms dr prof rev hon gen col lt sgt capt cmdr adm maj gov sen rep pres st mt ft jr sr messrs vs cf al approx "
+    "dept e.g i.e viz univ ave blvd",
+    "de": "dr prof hr fr st bzw z.b d.h u.a z.t vgl ca nr bd usw evtl ggf inkl zzgl geb gest jh v.chr n.chr",
+    "es": "sr sra srta dr dra d dña prof lic ing gral p.ej ud uds ee.uu av núm pág vol aprox",
+    "fr": "m mm mme mlle dr pr st ste cf p.ex env av",
+    "it": "sig sigg dott prof ing avv on st ca cfr p.es pag",
+    "pt": "sr sra dr dra prof eng av p.ex",
+    "ru": "г гг в вв т.е т.д т.п т.к им ул д др руб тыс млн млрд см рис",
+    "vi": "ts ths gs pgs tp q p",
+}
+_BEFORE_NUMBERS = frozenset(
+    "no nos nr p pp vol fig figs sec art ch eq op ca c jan feb mar apr jun jul aug sep sept oct nov dec n núm pág".split()  # noqa: SIM905
+)
+# Languages that write "3." for "third".
+_ORDINALS = frozenset("de da nb nn no fi cs sk hu hr sl sr tr et lv".split())  # noqa: SIM905
+# After "U.S." these begin a sentence; any other capital may go on with the name.
+_STARTERS = frozenset(
+    "The A An In On At It He She They We I This That These Those But And However If When While After Before As For "  # noqa: SIM905
+    "His Her Its Their There Most Some Many".split()
+)
 
 
-def build_sentence_table(folder: Path | str, sentences: Iterable[pa.Table], passages: Iterable[pa.Table] = ()) -> SentenceTable:
-    """Write the sentences (``SENTENCE_SCHEMA``), given in blocks of any size and order, and open them.
-
-    ``passages`` (``PASSAGE_SCHEMA``) may be left out where no context is wanted; if any is given, all that the
-    sentences name are wanted.
-    """
-    folder = Path(folder)
-    with new_folder(folder) as building:
-        facts = _write(building, sentences, passages)
-        (building / "sentences.json").write_text(json.dumps({"format": FORMAT} | facts, indent=1) + "\n")
-    return SentenceTable(folder)
-
-
-def _write(folder: Path, sentences: Iterable[pa.Table], passages: Iterable[pa.Table]) -> dict[str, int]:
-    def save(name: str, array: np.ndarray) -> None:
-        np.save(folder / f"{name}.npy", array, allow_pickle=False)
-
-    passage_ids, passage_order, lengths, _ = _spool(folder, passages, "passage_id", [])
-    _save_strings(folder, "passage_texts", lengths, passage_order)
-    passage_ids = passage_ids.take(pa.array(passage_order))
-
-    others = ["text_key", "bag_key", "document_id", "passage_id"]
-    ids, order, lengths, columns = _spool(folder, sentences, "sentence_id", others)
-    if not len(ids):
-        raise InputError("the corpus is empty; wanted at least one sentence")
-    _save_strings(folder, "texts", lengths, order)
-    offsets, text = string_parts(ids.take(pa.array(order)))
-    save("ids_offsets", offsets)
-    save("ids_bytes", text)
-    row_type = np.int32 if len(ids) < 2**31 else np.int64
-    text_keys, bag_keys = (np.concatenate([part.to_numpy() for part in columns[name]])[order] for name in others[:2])
-    save("text_keys", text_keys)
-    save("bag_keys", bag_keys)
-    by_bag = np.argsort(bag_keys, kind="stable")
-    save("bags", bag_keys[by_bag])
-    save("bag_rows", by_bag.astype(row_type))
-
-    of_passage = _numbers(columns["passage_id"], passage_ids)[order]
-    if len(passage_ids) and (of_passage == UNKNOWN).any():
-        first = ids[int(order[(of_passage == UNKNOWN).argmax()])].as_py()
-        raise InputError(f"the passage of sentence {first!r} is not among the passages; give all of them, or none")
-    save("passages", np.maximum(of_passage, NONE).astype(row_type))
-
-    document_ids = pc.unique(pa.chunked_array([column.dictionary for column in columns["document_id"]], pa.large_string()))
-    document_ids = document_ids.take(pc.array_sort_indices(document_ids))
-    documents = _numbers(columns["document_id"], document_ids)[order]
-    by_document = np.argsort(documents, kind="stable")
-    save("documents", documents.astype(row_type))
-    save("document_rows", by_document.astype(row_type))
-    save("document_starts", np.searchsorted(documents[by_document], np.arange(len(document_ids) + 1)))
-    return {"sentences": len(ids), "documents": len(np.unique(documents[documents >= 0])), "passages": len(passage_ids)}
+def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
+    """Spans [start, end) of the sentences: slices of the text, in order, that hold every character that is not blank."""
+    ends = [match.end() for match in BLANK_LINE.finditer(text)]
+    for match in (_GREEK_STOPS if language == "el" else _STOPS).finditer(text):
+        if _ends_sentence(text, match.start(), match.group(1), match.end(), language):
+            ends.append(match.end())
+    spans, start = [], 0
+    for end in [*sorted(ends), len(text)]:
+        piece = text[start:end]
+        if kept := piece.strip():
+            first = start + len(piece) - len(piece.lstrip())
+            spans.append((first, first + len(kept)))
+        start = end
+    return spans
 
 
-def _spool(
-    folder: Path, tables: Iterable[pa.Table], id_column: str, others: Sequence[str]
-) -> tuple[pa.LargeStringArray, np.ndarray, np.ndarray, dict[str, list[pa.Array]]]:
-    """Texts to a file as they come; the ids, the order that sorts them, the texts' lengths in bytes, the other columns."""
-    ids: list[pa.Array] = []
-    lengths: list[np.ndarray] = []
-    columns: dict[str, list[pa.Array]] = {name: [] for name in others}
-    with (folder / "spool").open("wb") as file:
-        for table in tables:
-            for name in (id_column, "text", *others):
-                if name not in table.column_names:
-                    raise InputError(f"a table of the corpus has no column {name!r}, only {', '.join(table.column_names)}")
-                if table[name].null_count:
-                    raise InputError(f"a row of the corpus has no {name}; wanted one in every row")
-            ids.append(_one_array(table[id_column]))
-            lengths.append(_spool_texts(file, _one_array(table["text"])))
-            for name in others:
-                column = table[name].combine_chunks()
-                columns[name].append(_one_array(column).dictionary_encode() if name.endswith("_id") else column)
-    all_ids = pa.concat_arrays([*ids, pa.array([], pa.large_string())])
-    _, order = order_by_id(all_ids)
-    return all_ids, order, np.concatenate([*lengths, np.zeros(0, np.int64)]), columns
+def _ends_sentence(text: str, at: int, stops: str, end: int, language: str) -> bool:
+    if stops[-1] in _NEEDS_NO_BLANK:
+        return True
+    if end < len(text) and not text[end].isspace():
+        return False  # 3.5, example.org, "Yes!"-men
+    rest = text[end : end + 80].lstrip().lstrip(_OPENERS)
+    if not rest:
+        return True
+    if rest[0].islower():
+        return False  # "Why?" he asked; ... and so on; Yahoo! is
+    if stops != ".":
+        return True
+    word = _LAST_WORD.search(text, max(0, at - 40), at).group()  # type: ignore[union-attr]
+    folded = word.casefold()
+    if folded in _abbreviations(language) or (folded in _BEFORE_NUMBERS and rest[0].isdigit()):
+        return False
+    if language in _ORDINALS and _ROMAN_OR_NUMBER.fullmatch(word):
+        return False
+    if _ACRONYM.fullmatch(word) and (word[-1].isupper() or "." in word):  # J. Smith; the U.S. Senate; U.S. The
+        return "." in word and re.split(r"\W", rest, maxsplit=1)[0] in _STARTERS
+    return True
 
 
-def _spool_texts(file: IO[bytes], texts: pa.LargeStringArray) -> np.ndarray:
-    offsets, text = string_parts(texts)
-    file.write(text.tobytes())
-    return np.diff(offsets)
-
-
-def _save_strings(folder: Path, name: str, lengths: np.ndarray, order: np.ndarray) -> None:
-    """The spooled texts, in order, as offsets and bytes."""
-    spool = folder / "spool"
-    offsets = np.append(0, np.cumsum(lengths[order]))
-    np.save(folder / f"{name}_offsets.npy", offsets, allow_pickle=False)
-    if not offsets[-1]:
-        np.save(folder / f"{name}_bytes.npy", np.zeros(0, np.uint8), allow_pickle=False)
-    else:
-        spooled = string_array(np.append(0, np.cumsum(lengths)), np.asarray(np.memmap(spool, np.uint8, "r")))
-        target = np.lib.format.open_memmap(folder / f"{name}_bytes.npy", "w+", np.uint8, (int(offsets[-1]),))
-        for first in range(0, len(order), BLOCK_ROWS):
-            _, text = string_parts(spooled.take(pa.array(order[first : first + BLOCK_ROWS])))
-            target[offsets[first] : offsets[first] + len(text)] = text
-        target.flush()
-    spool.unlink()
-
-
-def _numbers(columns: Sequence[pa.DictionaryArray], known: pa.LargeStringArray) -> np.ndarray:
-    """The place of each name among the known ones, which are sorted."""
-    parts = []
-    for column in columns:
-        number = _find(known, column.dictionary)
-        number[number < 0] = UNKNOWN
-        number[pc.equal(column.dictionary, "").to_numpy(zero_copy_only=False)] = NONE
-        parts.append(number[column.indices.to_numpy()])
-    return np.concatenate(parts)
-
-
-def _find(known: pa.LargeStringArray, asked: pa.Array | pa.ChunkedArray | Sequence[str]) -> np.ndarray:
-    """The place of each string in sorted strings, -1 where it is not there."""
-    wanted = _one_array(asked)
-    if not len(known) or not len(wanted):
-        return np.full(len(wanted), -1, np.int64)
-    at = np.minimum(pc.search_sorted(known, wanted).to_numpy().astype(np.int64), len(known) - 1)
-    return np.where(pc.equal(known.take(pa.array(at)), wanted).to_numpy(zero_copy_only=False), at, -1)
-
-
-def _one_array(strings: pa.Array | pa.ChunkedArray | Sequence[str]) -> pa.LargeStringArray:
-    if isinstance(strings, pa.ChunkedArray):
-        strings = strings.combine_chunks()
-    return strings.cast(pa.large_string()) if isinstance(strings, pa.Array) else pa.array(strings, pa.large_string())
+@cache
+def _abbreviations(language: str) -> frozenset[str]:
+    return frozenset(_ABBREVIATIONS.get(language, "").split()) | frozenset(_ABBREVIATIONS["en"].split())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.files.storage import Storage, file_digest, fingerprint, folder_digest
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 
 
 @dataclass(frozen=True)

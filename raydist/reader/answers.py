@@ -20,7 +20,13 @@ import yaml
 from raydist.config import Config, DataConfig, PredictConfig
 from raydist.errors import InputError
 from raydist.files.storage import Storage
-from raydist.models.loading import model_folder
+from raydist.models.encoders import longest_input
+from raydist.models.folders import model_folder
+from raydist.models.packed import load_for_inference
+from raydist.reader.features import make_windows
+from raydist.reader.model import SpanReader, check_span_head
+from raydist.reader.predict import predict_examples
+from raydist.reader.rows import WindowRows
 from raydist.records import Example, examples_table
 
 if TYPE_CHECKING:
@@ -117,7 +123,6 @@ class Reader:
     """
 
     def __init__(self, model: SpanReader, tokenizer: Any, settings: ReadingSettings | None = None) -> None:
-        from raydist.models.encoders import longest_input
 
         longest = longest_input(model.config)
         settings = settings or ReadingSettings().within(longest)
@@ -132,8 +137,6 @@ class Reader:
         A run's reader asks as `raydist predict` does, with the run's own `data.max_length`, `predict.max_answer_length`, and so
         on; any other gets usual lengths. Either can be changed by name: `Reader.load("runs/bridges", max_answer_length=10)`.
         """
-        from raydist.models.packed import load_for_inference
-        from raydist.reader.model import SpanReader, check_span_head
 
         folder, of_run = _locate(name)
         model, tokenizer = load_for_inference("AutoModelForQuestionAnswering", folder, device)
@@ -160,9 +163,6 @@ class Reader:
 
     def _predict(self, pairs: Sequence[tuple[str, str]], first: int, k: int) -> pa.Table:
         """One row (PREDICTION_SCHEMA) for each pair; `first` is the number of the first, for messages."""
-        from raydist.reader.features import make_windows
-        from raydist.reader.predict import predict_examples
-        from raydist.reader.rows import WindowRows
 
         given = self.settings
         examples = examples_table(_example(question, passage, first + i) for i, (question, passage) in enumerate(pairs))

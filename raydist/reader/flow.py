@@ -17,7 +17,7 @@ from raydist.draws import Fold
 from raydist.errors import InputError
 from raydist.files.stage import Made, encode_table
 from raydist.files.storage import folder_digest
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.models.located import Location, Model, NamedModel, StoredModel, tokenizer_digest
 from raydist.reader import two_stage
 from raydist.reader.evaluate import evaluate_set, examples_of, with_unique_ids

@@ -292,13 +292,3 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) < len(pairs):
         raise _Duplicate(next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1))
     return table
-
-
-def texts_of(nbest: Nbest) -> dict[str, list[str]]:
-    """The texts of every question, best first."""
-    return {key: [span["text"] for span in spans] for key, spans in nbest.items()}
-
-
-def best_texts(nbest: Nbest) -> dict[str, str]:
-    """The first text of every question; the empty answer where there is no span."""
-    return {key: spans[0]["text"] if spans else "" for key, spans in nbest.items()}

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from raydist.errors import InputError
 from raydist.models.encoders import counts_positions, encoder_of, first_position, span_head
-from raydist.models.loading import load_pretrained, load_shape, model_folder
+from raydist.models.folders import model_folder
+from raydist.models.loading import load_pretrained, load_shape
 from raydist.objectives.base import Batch, ReaderOutput, at_least_float32
 
 

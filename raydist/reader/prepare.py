@@ -10,14 +10,20 @@ import numpy as np
 import pyarrow as pa
 
 from raydist.config import SourceConfig
-from raydist.corpus.readers import NOT_AT_OFFSET, UNLABELLED, expand_paths, hub_language, load_hub, plan_splits
+from raydist.corpus.examples import plan_splits
+from raydist.corpus.hub import hub_language, load_hub
+from raydist.corpus.paths import expand_paths
+from raydist.corpus.rejected import NOT_AT_OFFSET, UNLABELLED
 from raydist.corpus.rules import choose_rule
 from raydist.draws import Choice, draw_questions
 from raydist.errors import InputError
 from raydist.files.stage import Made
 from raydist.files.storage import Place, file_digest, read_parquet
+from raydist.models.encoders import longest_input
+from raydist.models.loading import open_config
 from raydist.models.located import Model, NamedModel, tokenizer_digest
 from raydist.reader.metrics import normaliser
+from raydist.reader.model import check_reader
 from raydist.reader.stages import Examples, HubExamples, Reading, SourceFile, Windows, WindowSet
 from raydist.records import ReadCounts
 from raydist.runs.locate import locate
@@ -181,9 +187,6 @@ def make_windows(run: Run, examples: Mapping[str, Made]) -> dict[str, WindowSet]
 
 def check_model(run: Run) -> None:
     """It must be there, have a span head (those that are built in have), and positions for a window."""
-    from raydist.models.encoders import longest_input
-    from raydist.models.loading import open_config
-    from raydist.reader.model import check_reader
 
     if not run.config.model.name.startswith("builtin:"):
         check_reader(run.model_folder)

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
-from raydist.corpus.readers import DUPLICATE_ID, UNITS, Read, Split, hub_format, load_hub, read_rows, read_split
+from raydist.corpus.examples import UNITS, Read, Split, read_rows, read_split
+from raydist.corpus.hub import hub_format, load_hub
+from raydist.corpus.rejected import DUPLICATE_ID
 from raydist.draws import Choice, Fold
 from raydist.files.mapped import map_table
 from raydist.files.stage import ASIDE, LATER, Line, Made, Part, Stage, Worker, describe_part, encode_table

@@ -59,7 +59,7 @@ class BM25:
         return len(self.texts)
 
     @overload
-    def search(self, questions: str, k: int = 10) -> list[TextHit]: ...
+    def search(self, questions: str, k: int = 10) -> list[TextHit]: ...  # type: ignore[overload-overlap]  # a str is a sequence, too
     @overload
     def search(self, questions: Sequence[str], k: int = 10) -> list[list[TextHit]]: ...
     def search(self, questions: str | Sequence[str], k: int = 10) -> list[TextHit] | list[list[TextHit]]:

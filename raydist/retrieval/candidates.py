@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raydist.corpus.sentences import SentenceTable
+from raydist.corpus.sentence_table import SentenceTable
 from raydist.draws import keyed_uniform, text_hash
 from raydist.errors import InputError
 from raydist.records import CANDIDATE_SCHEMA, HIT_SCHEMA

@@ -1,9 +1,9 @@
-"""From files to ranked lists: files -> tables of a corpus -> sentences -> indexes -> hits.
+"""A corpus as stages: files -> tables of it -> sentences; and what every stage over its questions has in common.
 
 A block is `mining.part_questions` questions: the unit of work of every stage over questions. What a block holds depends on
 the questions alone, so results do not depend on workers or nodes (the last bits of a model that is not packed, see
 models/packed.py, do on the threads of an actor, which `cluster.threads_per_worker` fixes). What grows with the corpus: the
-sentence table and the indexes, all mapped; with the questions: one file of hits per block.
+sentence table, which is mapped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,29 +22,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raydist.corpus.passages import (
-    PASSAGE_SCHEMA,
-    SENTENCE_SCHEMA,
-    OpenSet,
-    RetrievalSet,
-    count_duplicates,
-)
-from raydist.corpus.sentences import SentenceTable, build_sentence_table
+from raydist.corpus.duplicates import count_duplicates
+from raydist.corpus.formats import open_corpus
+from raydist.corpus.open_set import OpenSet, RetrievalSet
+from raydist.corpus.schemas import PASSAGE_SCHEMA, SENTENCE_SCHEMA
+from raydist.corpus.sentence_table import SentenceTable, build_sentence_table
 from raydist.draws import draw_questions
 from raydist.errors import InputError
-from raydist.files.stage import ASIDE, LATER, Line, Made, Part, Stage, Worker
+from raydist.files.stage import ASIDE, LATER, Made, Part, Stage, Worker
 from raydist.files.storage import Place, Storage, read_between, read_parquet, read_rows
-from raydist.models.loading import tower_folder
-from raydist.models.located import Model
 from raydist.records import name_rejected, rejected_table
-from raydist.retrieval.bm25 import Formula, WordRules
-from raydist.retrieval.candidates import hit_table
-from raydist.retrieval.dense import FAISS_FILE, DenseSearch, DenseSettings
 
 if TYPE_CHECKING:
-    from raydist.retrieval.encode import TextEncoder
+    pass
 
-VERSION = 4  # of all stages here; raise when an output changes
+VERSION = 4  # of retrieval's stages, where they state none; raise when an output changes
 ROW_GROUP = 4096  # rows of a corpus table; a block reads the groups that hold its questions, and no others
 
 
@@ -103,7 +95,13 @@ class CorpusTables(Stage):
 
     def open_set(self) -> OpenSet | RetrievalSet:
         """The corpus by its format; what may be large is read while it is iterated over."""
-        return open_retrieval_set(self)
+        return open_corpus(
+            self.format,
+            [place.fetch() for place in self.places],
+            split=self.split,
+            columns=self.columns,
+            boundaries=self.boundaries.fetch() if self.boundaries else None,
+        )
 
     def store(self, opened: OpenSet | RetrievalSet, number: int, folder: Storage) -> Part:
         sentences, passages, keys = _write_sentences(opened, folder)
@@ -141,39 +139,6 @@ class CorpusTables(Stage):
         draws = draw_questions(questions["question_id"].to_pylist(), self.seed)
         questions = questions.take(np.sort(np.argsort(draws, kind="stable")[: self.questions]))
         return questions, gold.filter(pc.is_in(gold["question_id"], value_set=questions["question_id"].combine_chunks()))
-
-
-def open_retrieval_set(tables: CorpusTables) -> OpenSet | RetrievalSet:
-    """A corpus, questions and gold answers, by its format."""
-    from raydist.corpus import passages
-
-    paths = [place.fetch() for place in tables.places]
-    if tables.format == "beir":
-        if not paths[0].is_dir():
-            raise InputError(f"{paths[0]} is no folder; format beir wants one with corpus.jsonl, queries.jsonl and qrels/")
-        return passages.open_beir(paths[0], tables.split)
-    if tables.format == "reqa":
-        return passages.read_reqa(paths[0])
-    if tables.format == "pairs":
-        return passages.read_answer_pairs(paths[0])
-    if tables.format == "tables":
-        corpus, questions, gold = paths
-        return passages.open_tables(corpus, questions, gold, tables.columns)
-    from raydist.corpus.readers import expand_paths, plan_splits, read_split
-
-    if tables.format == "documents":
-        files = [Path(file) for file in expand_paths([str(path) for path in paths])]
-        return passages.open_documents(files, tables.columns["corpus"])
-
-    examples, rejected = [], []
-    for split in plan_splits(expand_paths([str(path) for path in paths])):
-        read, bad, _ = read_split(split)
-        examples += read
-        rejected += bad
-    boundaries = passages.read_boundaries(tables.boundaries.fetch(), examples) if tables.boundaries else None
-    found = passages.sentences_of_examples(examples, boundaries)
-    found.rejected[:0] = rejected
-    return found
 
 
 class _Blocks:
@@ -321,250 +286,6 @@ class BlockStage(Stage):
         return {key: value for key, value in super().identity.items() if key != "corpus"} | corpus
 
 
-# --- encoders --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """A model that makes vectors, and how it is used."""
-
-    model: Model
-    pooling: str
-    context: bool  # an answer is encoded with its paragraph
-    lengths: Mapping[str, int]  # of questions and answers, in tokens
-    prefixes: Mapping[str, str]  # of questions and answers
-    precision: str
-
-    @property
-    def known_by(self) -> dict[str, Any]:
-        facts = {"model": self.model.digest, "pooling": self.pooling, "context": self.context, "lengths": dict(self.lengths)}
-        facts |= {"prefixes": dict(self.prefixes)} if any(self.prefixes.values()) else {}
-        return facts | ({"precision": self.precision} if self.precision != "fp32" else {})
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What an index says of the encoder that made its vectors."""
-        return {"where": self.model.location.plain(), **self.known_by}
-
-    def open(self, text: str, threads: int) -> TextEncoder:
-        """Its tower for a "question" or an "answer"."""
-        from raydist.cores import use_cores
-        from raydist.retrieval.encode import TextEncoder
-
-        use_cores(threads, keep_all=False)
-        return TextEncoder(
-            tower_folder(self.model.folder(), {"question": "query", "answer": "answer"}[text]),
-            pooling=self.pooling,
-            prefix=self.prefixes[text],
-            max_length=self.lengths[text],
-            precision=self.precision,
-        )
-
-    def units(self) -> int:
-        """How long its vectors are; the weights are not read."""
-        from transformers import AutoConfig
-
-        return AutoConfig.from_pretrained(tower_folder(self.model.folder(), "answer")).hidden_size
-
-
-# --- indexes ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class IndexStage(Stage):
-    """Some rows of a sentence table for each part -> a shard of an index; statistics over all of them come last."""
-
-    version: ClassVar[int] = VERSION
-
-    sentences: Made
-    shard_rows: int
-    rows: int = field(metadata=ASIDE)  # of the table
-
-    @property
-    def parts(self) -> int:
-        return -(-self.rows // self.shard_rows)
-
-    def publish(self, folder: Path, shards: list[str]) -> None:
-        """Put the shards in force."""
-        raise NotImplementedError
-
-    def finish(self, folder: Storage, lines: list[Line]) -> list[Line]:
-        local = folder.local_copy("")
-        (local / "index.json").unlink(missing_ok=True)  # of an attempt that was cut off before the manifest
-        before = {file: file.stat().st_mtime_ns for file in local.rglob("*") if file.is_file()}
-        self.publish(local, [shard_name(number) for number in range(self.parts)])
-        if not folder.is_local:
-            for file in sorted(local.rglob("*"), key=lambda file: (file.name == "index.json", file)):
-                if file.is_file() and before.get(file) != file.stat().st_mtime_ns:
-                    folder.write_bytes(file.relative_to(local).as_posix(), file.read_bytes())
-        return lines
-
-    def shard(self, number: int) -> np.ndarray:
-        """The rows of a part."""
-        return np.arange(number * self.shard_rows, min((number + 1) * self.shard_rows, self.rows))
-
-
-def shard_name(number: int) -> str:
-    return f"shard-{number:05d}"
-
-
-@dataclass(frozen=True)
-class Bm25Shards(IndexStage):
-    """A BM25 index, in shards whose statistics are those of the whole."""
-
-    name: ClassVar[str] = "bm25"
-
-    min_chars: int
-    stop_words: tuple[str, ...]
-    stemmer: str
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        names = ("min_chars", "stop_words", "stemmer")
-        found = super().identity
-        return {key: value for key, value in found.items() if key not in names} | {"rules": {key: found[key] for key in names}}
-
-    def open(self, worker: Worker) -> Callable[[int], int]:
-        return lambda number: number
-
-    def store(self, made: int, number: int, folder: Storage) -> Part:
-        from raydist.retrieval.bm25 import build_shard
-
-        rules = WordRules(self.min_chars, frozenset(self.stop_words), self.stemmer)
-        table, rows = open_sentences(self.sentences.folder), self.shard(number)
-        ids, texts = table.ids(rows).to_pylist(), table.texts(rows).to_pylist()
-        build_into(folder, shard_name(number), lambda target: build_shard(target, ids, texts, rules))
-        return Part(pa.table({"rows": [len(rows)]}))
-
-    def publish(self, folder: Path, shards: list[str]) -> None:
-        from raydist.retrieval.bm25 import publish_index
-
-        publish_index(folder, shards)
-
-
-@dataclass(frozen=True)
-class Vectors(IndexStage):
-    """A dense index: the vectors of all sentences."""
-
-    name: ClassVar[str] = "vectors"
-    uses_model: ClassVar[bool] = True
-
-    encoder: Encoder
-    settings: Mapping[str, Any]  # of DenseSettings, those of its kind alone
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return super().identity | ({} if self.settings["kind"] == "flat" else {"file": FAISS_FILE})
-
-    def open(self, worker: Worker) -> Callable[[int], np.ndarray]:
-        tower = worker.keep(open_tower, self.encoder, "answer", worker.threads)
-
-        def encode(number: int) -> np.ndarray:
-            table = open_sentences(self.sentences.folder)
-            return tower.encode_sentences(table, self.shard(number), context=self.encoder.context)
-
-        return encode
-
-    def store(self, vectors: np.ndarray, number: int, folder: Storage) -> Part:
-        from raydist.retrieval.dense import build_shard
-
-        rows, settings = self.shard(number), DenseSettings(**self.settings)
-        ids = open_sentences(self.sentences.folder).ids(rows).to_pylist()
-        build_into(folder, shard_name(number), lambda target: build_shard(target, ids, vectors, settings))
-        return Part(pa.table({"rows": [len(rows)]}))
-
-    def publish(self, folder: Path, shards: list[str]) -> None:
-        from raydist.retrieval.dense import publish_index
-
-        publish_index(folder, shards, self.encoder.facts)
-
-
-def open_tower(encoder: Encoder, text: str, threads: int) -> TextEncoder:
-    return encoder.open(text, threads)
-
-
-# --- hits ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Bm25Hits(BlockStage):
-    """Questions -> the k best sentences for each by BM25, over all shards."""
-
-    name: ClassVar[str] = "bm25_hits"
-    version: ClassVar[int] = VERSION
-
-    index: Made
-    formula: Formula
-    k: int
-    deeper: Made | None = field(default=None, metadata=ASIDE)  # hits of a deeper search, which save this one
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return super().identity | {"formula": asdict(self.formula)}
-
-    def open(self, worker: Worker) -> Callable[[int], Part]:
-        from raydist.retrieval.bm25 import Index
-
-        if self.deeper:
-            return lambda number: Part(top_hits(self.deeper, number, self.k))
-        index = Index.open(self.index.folder.local_copy(""), formula=self.formula)
-
-        def make(number: int) -> Part:
-            questions = self.corpus.questions(number)
-            hits = index.search(questions["text"].to_pylist(), self.k, threads=worker.threads)
-            return Part(hit_table(questions["question_id"].to_pylist(), hits.rows, hits.scores, index.sentence_ids))
-
-        return make
-
-
-@dataclass(frozen=True)
-class DenseHits(BlockStage):
-    """Questions -> the k best sentences for each by a dense index, over all shards."""
-
-    name: ClassVar[str] = "dense_hits"
-    version: ClassVar[int] = VERSION
-    uses_model: ClassVar[bool] = True
-
-    index: Made
-    encoder: Encoder = field(metadata=ASIDE)  # the index is known by it
-    search: Mapping[str, Any]  # of DenseSearch, those of the index' kind alone
-    k: int
-    deeper: Made | None = field(default=None, metadata=ASIDE)
-
-    def read(self, number: int) -> pa.Table:
-        return top_hits(self.deeper, number, self.k) if self.deeper else self.corpus.questions(number)
-
-    def open(self, worker: Worker) -> Callable[[pa.Table], Part]:
-        from raydist.retrieval.dense import DenseIndex
-
-        if self.deeper:
-            return Part
-        tower = worker.keep(open_tower, self.encoder, "question", worker.threads)
-        index = DenseIndex.open(self.index.folder.local_copy(""), search=DenseSearch(**self.search))
-
-        def make(questions: pa.Table) -> Part:
-            hits = index.search(tower.encode(questions["text"].to_pylist()), self.k)
-            return Part(hit_table(questions["question_id"].to_pylist(), hits.rows, hits.scores, index.sentence_ids))
-
-        return make
-
-
-@dataclass(frozen=True)
-class TopHits(BlockStage):
-    """Hits -> the best of each question."""
-
-    name: ClassVar[str] = "top_hits"
-    version: ClassVar[int] = VERSION
-
-    hits: Made
-    depth: int
-
-    def open(self, worker: Worker) -> Callable[[int], Part]:
-        return lambda number: Part(top_hits(self.hits, number, self.depth))
-
-
-def top_hits(hits: Made | None, number: int, depth: int) -> pa.Table:
-    """The best hits of each question of a block, from deeper lists."""
-    assert hits is not None
-    table = hits.table(number)
-    return table.filter(pc.less_equal(table["rank"], depth))
+def paragraphs(table: SentenceTable, rows: np.ndarray) -> list[str]:
+    """The passage of each sentence, empty where it has none."""
+    return [text or "" for text in table.passage_texts(rows).to_pylist()]

@@ -108,12 +108,6 @@ class Bin(NamedTuple):
     positive: float  # share of positives; 0 in an empty bin
 
 
-def negative_log_likelihood(labels: np.ndarray, logits: np.ndarray, temperature: float = 1.0, shift: float = 0.0) -> float:
-    labels, logits = _checked(labels, logits)
-    scaled = (logits - shift) / temperature
-    return float((np.logaddexp(0, scaled) - labels * scaled).mean())
-
-
 def fit_temperature(labels: np.ndarray, logits: np.ndarray) -> float:
     """The temperature of the lowest negative log likelihood, within ``TEMPERATURES``. It keeps the order of the pairs, and
     which of them have p of 0.5 or more.

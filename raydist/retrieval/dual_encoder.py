@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raydist.errors import InputError
-from raydist.models.loading import TOWERS, load_pretrained
+from raydist.models.folders import TOWERS
+from raydist.models.loading import load_pretrained
 from raydist.models.packed import Pooling
 from raydist.objectives.base import masked_mean
 from raydist.objectives.pairs import Tokens

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from raydist.corpus.sentences import SentenceTable
+from raydist.corpus.sentence_table import SentenceTable
 from raydist.errors import InputError
-from raydist.models.loading import model_folder, open_model, tower_folder
+from raydist.models.folders import model_folder, open_model, tower_folder
 from raydist.models.packed import PackedEncoder, load_for_inference
 from raydist.retrieval.pooling import resolve_pooling
 from raydist.retrieval.rows import tokenize_texts

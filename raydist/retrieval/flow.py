@@ -10,32 +10,40 @@ All that are compared learn from the same pairs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from raydist.config import MiningConfig, RetrieverConfig
-from raydist.corpus.passages import open_additions
+from raydist.corpus.formats import open_additions
 from raydist.errors import InputError
 from raydist.files.stage import Made, encode_table
 from raydist.files.storage import folder_digest, has_model
-from raydist.models.loading import TOWERS, tower_folder
-from raydist.models.located import Location, Model, NamedModel, StoredModel, tokenizer_digest
+from raydist.models.folders import TOWERS, tower_folder
+from raydist.models.located import Model, NamedModel, StoredModel, tokenizer_digest
 from raydist.records import rejected_table
-from raydist.retrieval import bm25, dense, searcher
+from raydist.retrieval import searcher
 from raydist.retrieval.calibration import judge_pairs
-from raydist.retrieval.corpus_stages import Bm25Hits, Bm25Shards, Corpus, DenseHits, Encoder, IndexStage, TopHits, Vectors
-from raydist.retrieval.encode import ENCODE_ROWS
+from raydist.retrieval.corpus_stages import Corpus
 from raydist.retrieval.evaluate import Ranked, ranked_lists, reranked, write_scores
+from raydist.retrieval.hits import (
+    NEGATIVES_DEPTH,
+    Hits,
+    find_hits,
+    index_bm25,
+    index_dense,
+    mining_encoder,
+    own_encoder,
+    search_bm25,
+    search_dense,
+    trained_encoder,
+)
+from raydist.retrieval.index_stages import EncoderModel, TopHits
 from raydist.retrieval.mining_stages import (
     Candidates,
     CandidateScores,
     CrossEncoderModel,
-    CrossTrainingRows,
-    DualTrainingRows,
     GoldScores,
     HeldOutCosines,
     HeldOutScores,
@@ -44,16 +52,14 @@ from raydist.retrieval.mining_stages import (
     Silver,
 )
 from raydist.retrieval.negatives import count_sources, fallbacks
-from raydist.retrieval.pooling import resolve_prefixes
 from raydist.retrieval.prepare import open_corpora, report_rejected
+from raydist.retrieval.row_stages import CrossTrainingRows, DualTrainingRows
 from raydist.retrieval.silver import example_table, write_selection
 from raydist.runs import trackers
 from raydist.runs.run import Run
 from raydist.runs.training import train_rows
 from raydist.terminal import say
 
-ANNOUNCED_ROWS = 100_000  # the size of a larger index is said before it is built
-NEGATIVES_DEPTH = 10  # docs/methods.md 5.2: negatives are drawn from this many hits of each source
 OWN = "gold_silver_weighted"  # the run's own method among those that are compared
 
 
@@ -134,108 +140,10 @@ def add_to_index(run: Run, files: list[Path]) -> int:
     return searcher.add_sentences(Path(run.folder.path("index")), added.sentences, [added.passages])
 
 
-# --- encoders --------------------------------------------------------------------------------------------------------
-
-
-def mining_encoder(run: Run) -> Encoder:
-    """The encoder that finds candidates in the first round."""
-    mining = run.config.mining
-    return _encoder(run, NamedModel(mining.encoder), mining, mining.pooling, context=False)
-
-
-def own_encoder(run: Run) -> Encoder:
-    """The model that training starts from, untrained."""
-    model, retriever = run.config.model, run.config.retriever
-    location = NamedModel(model.name, model.revision)
-    return _encoder(run, location, retriever, retriever.pooling, retriever.answer_context == "paragraph")
-
-
-def trained_encoder(run: Run) -> Encoder:
-    """The retriever that a run has trained."""
-    retriever = run.config.retriever
-    return _encoder(run, StoredModel(run.folder.uri), retriever, "auto", retriever.answer_context == "paragraph")
-
-
-def _encoder(run: Run, location: Location, used: RetrieverConfig | MiningConfig, pooling: str, context: bool) -> Encoder:
-    folder, retriever = location.folder(), run.config.retriever
-    lengths = {"question": retriever.max_question_length, "answer": retriever.max_answer_length}
-    prefixes = resolve_prefixes(used.question_prefix, used.answer_prefix, folder)
-    return Encoder(Model(location, folder_digest(folder)), pooling, context, lengths, prefixes, run.config.index.precision)
-
-
-# --- indexes and hits ------------------------------------------------------------------------------------------------
-
-
-def index_bm25(run: Run, corpus: Corpus) -> Made:
-    """A BM25 index of a corpus, in shards whose statistics are those of the whole."""
-    settings, rows = run.config.index, corpus.num_sentences
-    words = tuple(bm25.stop_words(settings.stop_words))
-    stage = Bm25Shards(corpus.sentences, settings.shard_rows, rows, settings.min_chars, words, settings.stemmer)
-    title = f"BM25 index of {corpus.name}"
-    if rows > ANNOUNCED_ROWS and not _is_there(run, stage):
-        files = corpus.sentences.folder.sizes("table")
-        size = bm25.estimate_bytes(rows, files["texts_bytes.npy"], files["ids_bytes.npy"], stage.parts)
-        say(f"{title}: {rows:,} sentences, about {size / 2**30:.1f} GiB")
-    return run.make(stage, title, "index")
-
-
-def index_dense(run: Run, corpus: Corpus, encoder: Encoder) -> Made:
-    """Vectors of all sentences of a corpus."""
-    settings, rows = run.config.index, corpus.num_sentences
-    shard_rows = -(-settings.shard_rows // ENCODE_ROWS) * ENCODE_ROWS
-    stage = Vectors(corpus.sentences, shard_rows, rows, encoder, settings.dense_settings())
-    title = f"dense index of {corpus.name}"
-    if (rows > ANNOUNCED_ROWS or settings.dense != "flat") and not _is_there(run, stage):
-        wanted, units = dense.DenseSettings(**stage.settings), encoder.units()
-        wanted.check(min(rows, shard_rows), units)  # now, and not when all is encoded
-        if rows > ANNOUNCED_ROWS:
-            size = dense.estimate_bytes(rows, units, wanted, shards=stage.parts)
-            say(f"{title}: {rows:,} sentences, about {size / 2**30:.1f} GiB at {units} units")
-    return run.make(stage, title, "encode")
-
-
-def _is_there(run: Run, stage: IndexStage) -> bool:
-    return run.storage.exists(f"{stage.folder}/manifest.json")
-
-
-def search_bm25(run: Run, corpus: Corpus, index: Made, k: int, within: int = 0) -> Made:
-    """The k best sentences for each question by BM25; where the best `within` are wanted, too, one search serves both."""
-    formula = bm25.Formula(**run.config.index.formula())
-    deeper = search_bm25(run, corpus, index, within) if within > k else None
-    return run.make(Bm25Hits(corpus, index, formula, k, deeper), f"bm25 hits of {corpus.name}")
-
-
-def search_dense(run: Run, corpus: Corpus, index: Made, encoder: Encoder, k: int, within: int = 0) -> Made:
-    """The k best sentences for each question by a dense index, as in `search_bm25`."""
-    settings = run.config.index
-    is_exact = settings.dense == "flat"  # another kind may find others where it looks deeper
-    deeper = search_dense(run, corpus, index, encoder, within) if within > k and is_exact else None
-    return run.make(DenseHits(corpus, index, encoder, settings.dense_search(), k, deeper), f"dense hits of {corpus.name}")
-
-
-@dataclass(frozen=True)
-class Hits:
-    """What both retrievers found for the training questions."""
-
-    bm25: Made
-    dense: Made
-    vectors: Made  # the index that `dense` was found in
-
-
-def find_hits(run: Run, corpus: Corpus, encoder: Encoder, depth: int) -> Hits:
-    """BM25 and dense results of the training questions. Negatives and candidates are drawn from one search, to the depth of
-    the deeper; each is known by its own, so that another number of candidates leaves the cross-encoder as it is.
-    """
-    within = max(NEGATIVES_DEPTH, run.config.mining.candidates)
-    by_words = search_bm25(run, corpus, index_bm25(run, corpus), depth, within)
-    vectors = index_dense(run, corpus, encoder)
-    return Hits(by_words, search_dense(run, corpus, vectors, encoder, depth, within), vectors)
-
-
 # --- cross-encoder ---------------------------------------------------------------------------------------------------
 
 
-def train_cross_encoder(run: Run, corpus: Corpus, encoder: Encoder, *, fresh: bool = False) -> Run:
+def train_cross_encoder(run: Run, corpus: Corpus, encoder: EncoderModel, *, fresh: bool = False) -> Run:
     """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on others. One
     that is trained already is only judged.
     """
@@ -333,7 +241,9 @@ def trained_cross_encoder(run: Run, cross_encoder: Run) -> CrossEncoderModel:
     )
 
 
-def judge_cross_encoder(run: Run, cross_encoder: Run, corpus: Corpus, labelled: Made, encoder: Encoder, vectors: Made) -> None:
+def judge_cross_encoder(
+    run: Run, cross_encoder: Run, corpus: Corpus, labelled: Made, encoder: EncoderModel, vectors: Made
+) -> None:
     """cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs, beside them what the encoder's
     vectors say of the same pairs, and both calibrations; and which sources the negatives of all pairs came from.
     """
@@ -384,7 +294,7 @@ def _round_names(run: Run) -> list[str]:
     return [f"round{number}" for number in range(1, run.config.mining.rounds)]
 
 
-def mine_round(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run, number: int = 1) -> Made:
+def mine_round(run: Run, corpus: Corpus, encoder: EncoderModel, cross_encoder: Run, number: int = 1) -> Made:
     """Candidates -> scores -> silver pairs."""
     scores = score_candidates(run, corpus, encoder, cross_encoder)
     mining = run.config.mining
@@ -394,7 +304,7 @@ def mine_round(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run, n
     return silver
 
 
-def score_candidates(run: Run, corpus: Corpus, encoder: Encoder, cross_encoder: Run) -> Made:
+def score_candidates(run: Run, corpus: Corpus, encoder: EncoderModel, cross_encoder: Run) -> Made:
     """Hits -> candidates -> scores."""
     mining = run.config.mining
     hits = find_hits(run, corpus, encoder, mining.candidates)

@@ -114,7 +114,7 @@ def retrieval_scores(
     return score_run(run, {question: _with_relevance(ids) for question, ids in gold.items()}, ties=ties).means()
 
 
-def _with_scores(candidates: Sequence[str] | Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+def _with_scores(candidates: Sequence[str | tuple[str, float]]) -> list[tuple[str, float]]:
     """Ids that are in order get falling scores."""
     return [(each, -float(rank)) if isinstance(each, str) else each for rank, each in enumerate(candidates)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from raydist.errors import InputError
-from raydist.models.loading import TOWERS, tower_folder
+from raydist.models.folders import TOWERS, tower_folder
 from raydist.models.packed import Pooling
 
 KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers; others would change the vectors

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from raydist.config import CORPUS_COLUMNS, CorpusSource
-from raydist.corpus.readers import language_of
+from raydist.corpus.recognise import language_of
 from raydist.errors import InputError
 from raydist.files.stage import Made
 from raydist.files.storage import Place, file_digest, read_parquet

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from raydist.errors import InputError
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.models.packed import PackedEncoder, PairFormat, load_for_inference, tokenize
 from raydist.retrieval.cross_encoder import sigmoid
 

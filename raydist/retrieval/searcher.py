@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 import numpy as np
 import pyarrow as pa
 
-from raydist.corpus.sentences import SentenceTable, build_sentence_table
+from raydist.corpus.sentence_table import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.files.shards import new_folder, put_in_force
 from raydist.files.storage import folder_digest
-from raydist.models.loading import open_model
+from raydist.models.folders import open_model
 
 if TYPE_CHECKING:
     from raydist.retrieval.encode import TextEncoder
@@ -106,7 +106,7 @@ class Searcher:
             self._index = Index.open(self.folder)
 
     @overload
-    def search(self, questions: str, k: int = 10) -> list[Hit]: ...
+    def search(self, questions: str, k: int = 10) -> list[Hit]: ...  # type: ignore[overload-overlap]  # a str is a sequence, too
     @overload
     def search(self, questions: Sequence[str], k: int = 10) -> list[list[Hit]]: ...
     def search(self, questions: str | Sequence[str], k: int = 10) -> list[Hit] | list[list[Hit]]:

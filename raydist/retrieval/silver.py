@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raydist.corpus.sentences import SentenceTable
+from raydist.corpus.sentence_table import SentenceTable
 from raydist.draws import keyed_uniform, text_hash
 from raydist.errors import InputError
 from raydist.records import MINED_EXAMPLE_SCHEMA, SCORED_SCHEMA, SILVER_SCHEMA, TRAINING_PAIR_SCHEMA

@@ -14,7 +14,7 @@ from raydist.errors import InputError
 from raydist.files.making import make_stages
 from raydist.files.stage import Executor, Made, Stage
 from raydist.files.storage import Storage
-from raydist.models.loading import is_folder, model_folder
+from raydist.models.folders import is_folder, model_folder
 from raydist.runs import trackers
 from raydist.runs.stages import StageUse, read_stages, write_stages
 from raydist.terminal import say

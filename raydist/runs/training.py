@@ -11,7 +11,7 @@ from raydist.config.roles import settings_of_weights
 from raydist.corpus.rules import choose_rule
 from raydist.errors import InputError
 from raydist.files.storage import folder_digest, has_model
-from raydist.models.loading import is_folder
+from raydist.models.folders import is_folder
 from raydist.runs import trackers
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raydist.config import Config
-from raydist.corpus.readers import expand_paths
+from raydist.corpus.paths import expand_paths
 from raydist.errors import InputError
 from raydist.submission.parcel import is_inside
 

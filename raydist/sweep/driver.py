@@ -16,6 +16,7 @@ from raydist.config.roles import settings_with_result
 from raydist.errors import InputError, TrainingFailed
 from raydist.files.storage import Storage, fingerprint
 from raydist.here import Here
+from raydist.report.sweep import write_sweep_report
 from raydist.runs import trackers
 from raydist.runs.run import Machine, Run
 from raydist.runs.stages import read_stages
@@ -275,8 +276,6 @@ class Sweep:
         if results["best"]:
             say(f"best setting in {self.folder.path('best.yaml')}")
         if self.folder.is_local:
-            from raydist.report.sweep import write_sweep_report
-
             say(f"report in {write_sweep_report(Path(self.folder.path()))}")
         entries = self.ledger.entries()
         errors = [entry for id in self.trials if (entry := entries.get(id)) and not is_finished(entry)]

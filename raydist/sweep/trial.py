@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from raydist.config import Config, override
 from raydist.errors import InputError, TrainingFailed
 from raydist.files.storage import Storage, fingerprint
-from raydist.models.loading import is_folder
+from raydist.models.folders import is_folder
 from raydist.runs import trackers
 from raydist.runs.run import Machine, Run
 from raydist.sweep.ledger import Ledger

@@ -17,7 +17,7 @@ from raydist.config import Config
 from raydist.corpus.rules import choose_rule
 from raydist.draws import choose_rows, text_hashes
 from raydist.files.stage import Made
-from raydist.models.loading import model_folder, tower_folder
+from raydist.models.folders import model_folder, tower_folder
 from raydist.objectives.base import world_size
 from raydist.objectives.ranking import CrossEntropy, Ranking
 from raydist.reader.evaluate import examples_of, with_unique_ids

@@ -219,12 +219,12 @@ def test_a_poisoned_model_has_no_loss_at_its_step_and_one_before(tmp_path):
 
     import pyarrow as pa
     import torch
+    from raydist.reader.parts import example_part_maker, window_part_maker
 
     from raydist.config import load_config
-    from raydist.corpus.readers import plan_splits
+    from raydist.corpus.examples import plan_splits
     from raydist.files.stage import encode_table
-    from raydist.models.loading import model_folder
-    from raydist.reader.parts import example_part_maker, window_part_maker
+    from raydist.models.folders import model_folder
     from raydist.reader.rows import WindowRows
     from raydist.sample.write import write_sample
     from raydist.training.loop import NonFiniteLoss, train_step, training_steps

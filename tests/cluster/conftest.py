@@ -4,7 +4,7 @@ import pytest
 from helpers.elsewhere import Elsewhere, Untrained
 from helpers.submission import dashboard, working_dir  # noqa: F401
 
-from raydist.cluster.connect import Cluster
+from raydist.cluster.connect import Cluster, export, restore
 from raydist.cluster.machine import RayMachine
 from raydist.config import ClusterConfig, load_config
 from raydist.runs.run import Run
@@ -18,9 +18,15 @@ def storage(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def cluster():
-    """One Ray cluster for all tests, with more logical CPUs than this machine has cores."""
+    """One Ray cluster for all tests, with more logical CPUs than this machine has cores, and a device."""
+    before = export({"RAY_OVERRIDE_RESOURCES": '{"device": 1}'})
     with Cluster(ClusterConfig(local_cpus=8)) as cluster:
         cluster.start()
+        restore(before)
+        import ray
+        from helpers import stages
+
+        ray.cloudpickle.register_pickle_by_value(stages)  # workers cannot import tests
         yield cluster
 
 
@@ -52,6 +58,15 @@ def here(tmp_path) -> Elsewhere:
 def untrained(tmp_path) -> Untrained:
     """The same, where training leaves the model that it begins with."""
     return Untrained(tmp_path / "node")
+
+
+@pytest.fixture
+def command(here, monkeypatch):
+    """A command with its arguments, done by that machine; the exit status."""
+    from raydist.cli import job
+
+    monkeypatch.setattr("raydist.cluster.machine.RayMachine", lambda cluster: here)
+    return lambda name, *arguments: job(name, list(arguments))
 
 
 def pytest_collection_modifyitems(items):

@@ -9,25 +9,24 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from raydist.cli import job
-from raydist.cluster import retrieval
-from raydist.cluster.pipeline import Run
 from raydist.config import load_config
 from raydist.errors import InputError
-from raydist.models.loading import model_folder
-from raydist.retrieval import bm25
+from raydist.models.folders import model_folder
+from raydist.retrieval import bm25, flow, trials, words
 from raydist.retrieval.encode import TextEncoder
-from raydist.retrieval.parts import open_sentences, read_gold, read_questions
+from raydist.retrieval.prepare import open_corpora
 from raydist.retrieval.searcher import Searcher
+from raydist.runs.run import Run
+from raydist.runs.stages import read_stages
 
 PAGES = [{"_id": "light", "text": "Zyxquor built a lighthouse. It fell in 1911."}, {"_id": "oder", "text": "It flows."}]
 
 
 @pytest.fixture
-def make_run(no_ray, tmp_path):
+def make_run(here, tmp_path):
     def make_run(*overrides: str) -> Run:
         given = [f"storage={tmp_path / 'runs'}", f"data.root={tmp_path}", "corpus.test=null", *overrides]
-        run = Run(load_config("debug_retrieval", given).config, no_ray)
+        run = Run(load_config("debug_retrieval", given).config, here)
         run.begin()
         return run
 
@@ -46,22 +45,22 @@ def found(run, question):
 def test_plain_documents_are_indexed_and_more_are_added(make_run, tmp_path, capsys):
     write_rows(tmp_path / "pages.jsonl", PAGES)
     run = make_run("corpus.train={files: '*.jsonl', format: documents}")
-    retrieval.index(run)
+    flow.index(run)
     assert found(run, "Who built the lighthouse?")[0] == ("light#0000#000", "Zyxquor built a lighthouse.")
     more = tmp_path / "more" / "pages.jsonl"
     bad = [{"_id": "blank", "text": " "}, {"text": "Nameless."}]
     write_rows(more, [*bad, {"_id": "tower", "text": "A tower stood here.\n\nQuxoria pulled it down."}])
     with pytest.raises(InputError, match=r"pages.jsonl: 50.0% of the rows are bad, more than data.max_rejected"):
-        retrieval.add_to_index(run, [more])
+        flow.add_to_index(run, [more])
     assert "rejected 2 rows (1 empty document, 1 missing key)" in capsys.readouterr().out
     lenient = make_run("data.max_rejected=0.5")  # how the corpus was read is known to the index
-    assert retrieval.add_to_index(lenient, [more]) == 2
+    assert flow.add_to_index(lenient, [more]) == 2
     assert found(run, "Who pulled it down, Quxoria?")[0] == ("tower#0001#000", "Quxoria pulled it down.")
     named = pq.read_table(run.folder.path("rejected", "added.parquet")).to_pylist()
     assert [(row["line"], row["id"]) for row in named] == [(2, ""), (1, "blank")]
 
 
-def test_an_index_is_made_searched_and_added_to_by_the_command_line(no_ray, tmp_path, capsys):
+def test_an_index_is_made_searched_and_added_to_by_the_command_line(command, tmp_path, capsys):
     write_rows(tmp_path / "pages.jsonl", PAGES)
     more = tmp_path / "more.jsonl"
     write_rows(more, [{"_id": "tower", "text": "Quxoria pulled the tower down."}])
@@ -69,8 +68,8 @@ def test_an_index_is_made_searched_and_added_to_by_the_command_line(no_ray, tmp_
     given += ["corpus.train={files: pages.jsonl, format: documents}"]
     folder = tmp_path / "runs" / "debug_retrieval" / "index"
 
-    def lines(command: str, *arguments: str, status: int = 0) -> list[str]:
-        assert job(command, list(arguments)) == status
+    def lines(name: str, *arguments: str, status: int = 0) -> list[str]:
+        assert command(name, *arguments) == status
         said = capsys.readouterr()
         return (said.err if status else said.out).splitlines()
 
@@ -91,26 +90,26 @@ def test_an_index_is_made_searched_and_added_to_by_the_command_line(no_ray, tmp_
 def test_the_size_of_a_large_index_is_told_before_it_is_built(make_run, tmp_path, capsys, monkeypatch):
     write_rows(tmp_path / "pages.jsonl", PAGES)
     run = make_run("corpus.train={files: pages.jsonl, format: documents}")
-    monkeypatch.setattr(retrieval, "TOLD_ROWS", 2)
+    monkeypatch.setattr(flow, "ANNOUNCED_ROWS", 2)
     for told in (1, 0):  # what is built is told no more
-        retrieval.index(run)
+        flow.index(run)
         assert capsys.readouterr().out.count("BM25 index of train: 3 sentences, about 0.0 GiB") == told
 
 
 def test_an_index_must_be_there_to_be_added_to(make_run, tmp_path):
     with pytest.raises(InputError, match="holds no index to add to"):
-        retrieval.add_to_index(make_run("name=none"), [tmp_path / "more.jsonl"])
+        flow.add_to_index(make_run("name=none"), [tmp_path / "more.jsonl"])
 
 
 def test_documents_alone_are_for_an_index_and_nothing_else(make_run, tmp_path):
     write_rows(tmp_path / "pages.jsonl", PAGES)
     run = make_run("corpus.train={files: pages.jsonl, format: documents}")
-    for command in (retrieval.mine_only, retrieval.train_task, retrieval.run_retrieval, retrieval.prepare_trials):
+    for action in (flow.mine, flow.train, flow.run_all, trials.prepare_trials):
         with pytest.raises(InputError, match=r"corpus train: format documents has no questions .* raydist index"):
-            command(run)
+            action(run)
     run = make_run("corpus.train=null", "corpus.test={pages: {files: pages.jsonl, format: documents}}")
     with pytest.raises(InputError, match="corpus pages: format documents has no questions"):
-        retrieval.evaluate_only(run)
+        flow.evaluate(run)
 
 
 def test_what_is_left_out_of_a_corpus_is_told(make_run, tmp_path, capsys):
@@ -119,12 +118,13 @@ def test_what_is_left_out_of_a_corpus_is_told(make_run, tmp_path, capsys):
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nhere\tlight\t1\nzero\tlight\t0\n")
     run = make_run(f"corpus.train={tmp_path}", "data.max_rejected=0.5")
-    corpus = retrieval.open_corpora(run)["train"]
+    corpus = open_corpora(run)["train"]
     assert (corpus.num_sentences, corpus.num_questions, corpus.num_gold) == (2, 1, 1)
     said = capsys.readouterr().out
     assert "corpus train: 1 questions that this split's gold says nothing of: left out" in said
     assert "corpus train: rejected 2 rows (1 duplicate id, 1 question with no gold sentence)" in said
-    assert run.folder.read_json("stages.json")["corpus train"]["rows"] == 2, "the report calls these its sentences"
+    (use,) = [use for use in read_stages(run.folder).values() if use.title == "corpus train"]
+    assert use.rows == 2, "the report calls these its sentences"
 
 
 def write_set(folder, gold: dict[str, str], sentences: int = 200):
@@ -140,14 +140,15 @@ def test_bad_questions_are_weighed_against_questions_however_many_sentences_ther
     write_set(tmp_path, {f"q{n}": f"s{n}" if n < 9 else "nowhere" for n in range(10)}, sentences=2000)
     for given in (f"corpus.train={tmp_path}", f"corpus.train={{files: {tmp_path}, questions: 3}}"):
         with pytest.raises(InputError, match=r"corpus train: 10.0% of the questions are bad, more than data.max_rejected"):
-            retrieval.open_corpora(make_run(given))
-        assert retrieval.open_corpora(make_run(given, "data.max_rejected=0.1"))["train"].num_questions in (3, 9)
+            open_corpora(make_run(given))
+        assert open_corpora(make_run(given, "data.max_rejected=0.1"))["train"].num_questions in (3, 9)
 
 
-def test_negatives_of_a_corpus_without_documents_come_from_bm25_and_that_is_told(trained, make_run, tmp_path, capsys):
+def test_negatives_of_a_corpus_without_documents_come_from_bm25_and_that_is_told(untrained, make_run, tmp_path, capsys):
     write_set(tmp_path, {f"q{n}": f"s{n}" for n in range(40)}, sentences=60)
     run = make_run(f"corpus.train={tmp_path}")
-    retrieval.train_cross_encoder(run, retrieval.open_corpora(run)["train"], retrieval.mining_encoder(run))
+    run.machine = untrained
+    flow.train_cross_encoder(run, open_corpora(run)["train"], flow.mining_encoder(run))
     said = "no sentence of the same document for 40 of 40 negatives, drawn from BM25 instead"
     assert capsys.readouterr().out.count(said) == 1
     counts = {"negatives.bm25.bm25": 40, "negatives.dense.dense": 40, "negatives.same_doc.bm25": 40}
@@ -159,7 +160,7 @@ def test_gold_that_meets_no_sentence_is_named_by_reason_file_line_and_id(make_ru
     write_set(tmp_path, {"q1": "x1", "q2": "x2"})
     reason = r"2 gold sentence not in the corpus, the first in .*train\.tsv, line 2, id 'q1' \(x1\); 2 question with no gold"
     with pytest.raises(InputError, match=rf"no question has a gold sentence in the corpus; .* Rejected: {reason}"):
-        retrieval.open_corpora(make_run(f"corpus.train={tmp_path}"))
+        open_corpora(make_run(f"corpus.train={tmp_path}"))
 
 
 STORIES = [
@@ -185,18 +186,18 @@ STORIES = [
 def test_every_setting_of_bm25_reaches_the_index_and_its_search(make_run, tmp_path, setting):
     write_rows(tmp_path / "stories.jsonl", STORIES)
     run = make_run("corpus.train={files: stories.jsonl, format: documents}", f"index.{setting}", "index.shard_rows=2")
-    retrieval.index(run)
+    flow.index(run)
     searcher, asked = Searcher(run.folder.path()), "Is the ship sailing to an old harbour at night, an ox?"
     table = searcher.tables[0]
     ids, texts = (of(range(len(table))).to_pylist() for of in (table.ids, table.texts))
     given = run.config.index
-    rules = bm25.WordRules(given.min_chars, frozenset(bm25.stop_words(given.stop_words)), given.stemmer)
+    rules = words.WordRules(given.min_chars, frozenset(words.stop_words(given.stop_words)), given.stemmer)
     scores = {}
-    for name, (words, formula) in {
+    for name, (its_rules, formula) in {
         "these": (rules, bm25.Formula(given.k1, given.b, given.idf)),
-        "defaults": (bm25.WordRules(), bm25.Formula()),
+        "defaults": (words.WordRules(), bm25.Formula()),
     }.items():
-        bm25.build_index(tmp_path / name, ids, texts, rules=words, formula=formula)
+        bm25.build_index(tmp_path / name, ids, texts, rules=its_rules, formula=formula)
         hits = bm25.Index.open(tmp_path / name).search([asked], 6)
         scores[name] = [(ids[row], score) for row, score in zip(hits.rows[0].tolist(), hits.scores[0].tolist()) if row >= 0]
     assert [(hit.sentence_id, hit.score) for hit in searcher.search([asked], 6)[0]] == scores["these"]
@@ -217,7 +218,7 @@ def test_a_dense_index_is_made_by_the_model_and_once_there_is_one_by_the_retriev
     for model in (run.config.model.name, str(trained)):
         if model == str(trained):
             run.folder.upload(trained, "model")
-        retrieval.index(run)
+        flow.index(run)
         encoder = TextEncoder(model, max_length=run.config.retriever.max_answer_length)
         found = Searcher(run.folder.path()).search([asked], 6)[0]
         products = encoder.encode([hit.text for hit in found]) @ encoder.encode([asked])[0]
@@ -259,23 +260,23 @@ def test_files_of_every_format_become_sentences_questions_and_gold(make_run, tmp
     (tmp_path / "set.json").write_text(json.dumps(content))
     (tmp_path / "cut.jsonl").write_text(json.dumps(BOUNDARIES) + "\n")
     run = make_run(f"corpus.train={{files: set.json, {source}}}")
-    corpus = retrieval.open_corpora(run, ["train"])["train"]
-    table = open_sentences(corpus.sentences.stage.uri)
+    corpus = open_corpora(run, ["train"])["train"]
+    table = corpus.sentence_table()
     texts = dict(zip(table.ids(range(len(table))).to_pylist(), table.texts(range(len(table))).to_pylist()))
     assert sorted(texts.values()) == sentences
-    (block,) = corpus.blocks()
-    questions = read_questions(block)
+    assert corpus.num_blocks == 1
+    questions = corpus.questions(0)
     assert questions["text"].to_pylist() == ["Who built it?"]
-    assert [texts[id] for id in read_gold(block, questions)["sentence_id"].to_pylist()] == [answer]
+    assert [texts[id] for id in corpus.gold(questions)["sentence_id"].to_pylist()] == [answer]
 
 
-@pytest.mark.parametrize("command", ["index", "mine", "run"])
-def test_a_corpus_without_a_sentence_is_one_message_of_every_command(no_ray, tmp_path, capsys, command):
+@pytest.mark.parametrize("name", ["index", "mine", "run"])
+def test_a_corpus_without_a_sentence_is_one_message_of_every_command(command, tmp_path, capsys, name):
     (tmp_path / "empty" / "qrels").mkdir(parents=True)
-    for name in ("corpus.jsonl", "queries.jsonl"):
-        (tmp_path / "empty" / name).touch()
+    for file in ("corpus.jsonl", "queries.jsonl"):
+        (tmp_path / "empty" / file).touch()
     (tmp_path / "empty" / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n")
     given = ["debug_retrieval", f"storage={tmp_path / 'runs'}", f"data.root={tmp_path}", "corpus.train=empty"]
-    assert job(command, given) == 2
+    assert command(name, *given) == 2
     file = tmp_path / "empty" / "corpus.jsonl"
     assert capsys.readouterr().err == f"error: {file}: the corpus is empty; wanted at least one sentence with text\n"

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from raydist.cluster.pipeline import Run
 from safetensors.torch import load_file, save_file
 
 from raydist.cli import job
 from raydist.cluster import retrieval
 from raydist.cluster.connect import Cluster
-from raydist.cluster.pipeline import Run
 from raydist.config import ClusterConfig, load_config
 from raydist.errors import InputError
 from raydist.files.storage import folder_digest
-from raydist.models.loading import model_folder, open_model
+from raydist.models.folders import model_folder, open_model
 from raydist.retrieval import parts
 from raydist.retrieval.cross_encoder import load_cross_encoder
 from raydist.retrieval.dual_encoder import load_dual_encoder

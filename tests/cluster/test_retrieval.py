@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from raydist.cluster import pipeline, retrieval
-from raydist.corpus.sentences import SentenceTable
+from raydist.corpus.sentence_table import SentenceTable
 from raydist.errors import InputError
 from raydist.retrieval.silver import COPY
 
@@ -119,7 +119,7 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
 def test_the_cross_encoder_is_judged_beside_the_encoder_on_the_same_pairs(finished):
     from transformers import AutoModel, AutoTokenizer
 
-    from raydist.models.loading import model_folder
+    from raydist.models.folders import model_folder
     from raydist.retrieval.cross_encoder import average_precision
 
     pairs = [row for row in stage_rows(finished, "labelled pairs") if row["is_dev"]]

@@ -19,7 +19,7 @@ def test_an_attention_without_second_derivative_is_fine_where_no_critic_asks_for
 
 
 def test_what_a_config_knows_of_readers_and_sample_is_theirs():
-    from raydist.corpus.readers import COLUMNS
+    from raydist.corpus.columns import COLUMNS
     from raydist.sample.write import MIN_CORPUS
 
     assert EXAMPLE_COLUMNS == COLUMNS

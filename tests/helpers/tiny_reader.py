@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, AutoTokenizer
 
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 
 
 def write_reader(folder: Path, seed: int = 0) -> Path:

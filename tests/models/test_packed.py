@@ -28,7 +28,8 @@ from transformers import (
 
 from raydist.errors import InputError
 from raydist.models import packed
-from raydist.models.loading import load_pretrained, model_folder
+from raydist.models.folders import model_folder
+from raydist.models.loading import load_pretrained
 from raydist.models.packed import PackedEncoder, PairFormat, cut_by_tokens, cut_longer_first, load_for_inference, tokenize
 
 SHAPE = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}

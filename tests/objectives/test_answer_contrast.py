@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raydist.draws import keyed_uniform
 from raydist.errors import InputError
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.objectives.answer_contrast import AnswerContrast, contrast_loss, span_masks, token_means
 from raydist.objectives.base import Batch, ReaderOutput
 from raydist.objectives.text_codes import piece_codes, span_text_codes

@@ -12,7 +12,7 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfi
 from raydist.config import load_config, to_yaml
 from raydist.errors import InputError
 from raydist.here import Here
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.reader import flow
 from raydist.reader.answers import KEPT, Reader
 from raydist.runs.run import Run

@@ -4,7 +4,7 @@ from transformers import AutoTokenizer
 
 from raydist.errors import InputError
 from raydist.files.stage import encode_table
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.reader.features import make_windows, token_span
 from raydist.reader.metrics import normaliser
 from raydist.reader.rows import WindowRows

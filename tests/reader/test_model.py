@@ -10,7 +10,7 @@ from helpers.tiny import make_batch
 from transformers import AutoConfig, AutoModel, AutoModelForQuestionAnswering, SplinterConfig, SplinterModel
 
 from raydist.errors import InputError
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.objectives.base import Batch
 from raydist.reader.model import check_reader, load_reader
 

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from raydist.errors import InputError
 from raydist.files.stage import encode_table
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.reader.features import make_windows
 from raydist.reader.nbest_sets import check_sets_file, make_sets, set_part_maker
 from raydist.reader.rows import WindowRows

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import AutoTokenizer
 
 from raydist.files.stage import encode_table
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.objectives.base import Batch, ReaderOutput
 from raydist.reader.features import make_windows
 from raydist.reader.predict import predict_examples

@@ -6,7 +6,7 @@ from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel, MPNet
 from raydist.config import load_config
 from raydist.errors import InputError
 from raydist.here import Here
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.reader.prepare import check_model
 from raydist.runs.run import Run
 

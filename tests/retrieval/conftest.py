@@ -9,16 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from raydist.corpus.passages import (
-    GOLD_SCHEMA,
-    PASSAGE_SCHEMA,
-    QUESTION_SCHEMA,
-    cut_passages,
-    duplicate_keys,
-    normalise_text,
-    read_answer_pairs,
-)
-from raydist.corpus.sentences import SentenceTable, build_sentence_table
+from raydist.corpus.cutting import cut_passages
+from raydist.corpus.duplicates import duplicate_keys, normalise_text
+from raydist.corpus.formats.pairs import read_answer_pairs
+from raydist.corpus.schemas import GOLD_SCHEMA, PASSAGE_SCHEMA, QUESTION_SCHEMA
+from raydist.corpus.sentence_table import SentenceTable, build_sentence_table
 from raydist.retrieval.bm25 import Index, build_index
 from raydist.retrieval.candidates import hit_table
 from raydist.sample.corpus import write_corpus

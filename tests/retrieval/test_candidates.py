@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from raydist.corpus.passages import normalise_text
+from raydist.corpus.duplicates import normalise_text
 from raydist.errors import InputError
 from raydist.records import CANDIDATE_SCHEMA, HIT_SCHEMA
 from raydist.retrieval.candidates import find_candidates, hit_table

@@ -8,7 +8,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from raydist.config import OptimConfig
 from raydist.errors import InputError
 from raydist.files.stage import encode_table
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.objectives.ranking import CrossEntropy
 from raydist.retrieval.cross_encoder import (
     average_precision,
@@ -17,7 +17,6 @@ from raydist.retrieval.cross_encoder import (
     fit_platt,
     fit_temperature,
     load_cross_encoder,
-    negative_log_likelihood,
     reliability_bins,
     sigmoid,
 )
@@ -25,6 +24,12 @@ from raydist.retrieval.rows import CrossRows, tokenize_cross_pairs
 from raydist.training.loop import seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.tasks import CrossEncoderTask
+
+
+def negative_log_likelihood(labels: np.ndarray, logits: np.ndarray, temperature: float = 1.0, shift: float = 0.0) -> float:
+    """What a calibration is to make as low as it can be."""
+    scaled = (logits - shift) / temperature
+    return float((np.logaddexp(0, scaled) - labels * scaled).mean())
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from raydist.errors import InputError
 from raydist.files.mapped import pad_tokens
-from raydist.models.loading import model_folder, tower_folder
+from raydist.models.folders import model_folder, tower_folder
 from raydist.objectives.pairs import Tokens, join_tokens
 from raydist.retrieval.dual_encoder import DualEncoder, load_dual_encoder
 from raydist.retrieval.encode import TextEncoder

@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from raydist.corpus.sentences import build_sentence_table
+from raydist.corpus.sentence_table import build_sentence_table
 from raydist.errors import InputError
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.retrieval.encode import TextEncoder
 from raydist.retrieval.pooling import read_pooling, resolve_pooling
 
@@ -179,7 +179,7 @@ def test_what_we_cannot_pool_is_named(tmp_path):
 @pytest.mark.slow
 def test_untrained_minilm_on_real_questions_ranks_as_was_measured_elsewhere(data_dir, tmp_path):
     """The first 1,500 questions of ReQA-SQuAD's test set, half A, over all of its sentences: P@1 0.573, MRR@100 0.668."""
-    from raydist.corpus.passages import read_reqa
+    from raydist.corpus.formats.reqa import read_reqa
     from raydist.retrieval.dense import DenseIndex, build_index
     from raydist.retrieval.metrics import gold_of, score_run
 

@@ -5,8 +5,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from raydist.corpus.passages import GOLD_SCHEMA, PASSAGE_SCHEMA, cut_passages, normalise_text
-from raydist.corpus.sentences import build_sentence_table
+from raydist.corpus.cutting import cut_passages
+from raydist.corpus.duplicates import normalise_text
+from raydist.corpus.schemas import GOLD_SCHEMA, PASSAGE_SCHEMA
+from raydist.corpus.sentence_table import build_sentence_table
 from raydist.draws import keyed_uniform, text_hash
 from raydist.errors import InputError
 from raydist.records import HIT_SCHEMA, LABELLED_PAIR_SCHEMA

@@ -7,17 +7,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from raydist.retrieval.parts import read_gold, read_questions
 from transformers import AutoTokenizer
 
-from raydist.corpus.passages import duplicate_keys
-from raydist.corpus.sentences import build_sentence_table
+from raydist.corpus.duplicates import duplicate_keys
+from raydist.corpus.sentence_table import build_sentence_table
 from raydist.files.stage import encode_table
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.objectives.ranking import allowed_columns
 from raydist.records import SILVER_SCHEMA
 from raydist.retrieval import parts
 from raydist.retrieval.encode import TextEncoder
-from raydist.retrieval.parts import read_gold, read_questions
 from raydist.retrieval.rows import PairRows
 
 
@@ -90,15 +90,17 @@ def test_a_set_is_written_in_row_groups(tmp_path, world):
 
 
 def test_sentences_are_written_block_by_block_and_stand_for_the_rows_of_the_part(tmp_path, monkeypatch):
-    from raydist.corpus import passages
+    from raydist.corpus import columns
+    from raydist.corpus.formats.beir import open_beir
+    from raydist.corpus.sentences import split_sentences
     from raydist.files.stage import describe_part
     from raydist.files.storage import Storage
 
-    monkeypatch.setattr(passages, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(columns, "BLOCK_ROWS", 3)
     folder = tmp_path / "beir"
     (folder / "qrels").mkdir(parents=True)
     texts = ["It fell. It rose.", "It rose! It fell.", "It fell. Again it fell."]
-    rows = [{"_id": f"d{n}", "text": texts[n % 3], "sentences": passages.split_sentences(texts[n % 3])} for n in range(7)]
+    rows = [{"_id": f"d{n}", "text": texts[n % 3], "sentences": split_sentences(texts[n % 3])} for n in range(7)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
     (folder / "queries.jsonl").write_text('{"_id": "q", "text": "What rose?"}\n{"_id": "r", "text": "Of dev?"}\n')
     (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td6#1\t1\n")
@@ -110,7 +112,7 @@ def test_sentences_are_written_block_by_block_and_stand_for_the_rows_of_the_part
     assert made["info"]["duplicates"] == {"exact": 11, "near": 0}
     assert made["beside"]["rejected"]["reason"].to_pylist() == ["duplicate id"]
     assert made["info"]["notes"] == {"questions that this split's gold says nothing of: left out": 1}
-    whole = passages.open_beir(folder, "train").whole()
+    whole = open_beir(folder, "train").whole()
     for name in ("sentences", "passages"):
         with Storage(spec["stage"]).open_input(f"{name}-00000.parquet") as file:
             written = pq.ParquetFile(file)

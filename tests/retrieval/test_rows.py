@@ -5,7 +5,7 @@ from transformers import AutoTokenizer
 
 from raydist.errors import InputError
 from raydist.files.stage import encode_table
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.retrieval.rows import CrossRows, Negative, PairRows, tokenize_cross_pairs, tokenize_pairs, tokenize_texts
 from raydist.training.loop import training_steps
 

@@ -7,7 +7,7 @@ from helpers.tiny_reader import write_cross_encoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from raydist.errors import InputError
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.retrieval.rows import tokenize_cross_pairs
 from raydist.retrieval.scoring import CrossScorer
 

@@ -7,11 +7,14 @@ import pytest
 import torch
 from raydist.retrieval.parts import dense_shard_part_maker
 
-from raydist.corpus.passages import PASSAGE_SCHEMA, cut_passages, open_additions, split_sentences
-from raydist.corpus.sentences import build_sentence_table
+from raydist.corpus.cutting import cut_passages
+from raydist.corpus.formats import open_additions
+from raydist.corpus.schemas import PASSAGE_SCHEMA
+from raydist.corpus.sentence_table import build_sentence_table
+from raydist.corpus.sentences import split_sentences
 from raydist.errors import InputError
 from raydist.files.storage import folder_digest
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.retrieval import bm25
 from raydist.retrieval import dense as dense
 from raydist.retrieval.encode import ENCODE_ROWS, TextEncoder

@@ -1,7 +1,8 @@
 """The driver of a sweep: what runs next, what a later session takes over, trials one after another in this process."""
 
 import json
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 from helpers.sweeps import stages_of, sweep_config
@@ -9,7 +10,6 @@ from helpers.sweeps import stages_of, sweep_config
 from raydist.errors import InputError
 from raydist.here import Here
 from raydist.sweep.driver import LocalTrials, Sweep, run_sweep
-from raydist.sweep.trial import TrialOrder
 
 
 def test_optuna_carries_on_with_what_it_asked_and_what_it_learned(tmp_path):
@@ -70,6 +70,13 @@ def test_trials_run_one_after_another_in_this_process_and_none_twice(tmp_path, c
     assert "2 trials, 2 finished before" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in folder.glob("finished/*.json")} == before
 
+    values = [f"storage={tmp_path}", "name=here", "sweep.at_once=1", "sweep.seeds=[0]", "data.test={}"]
+    code = f"import sys; from raydist.cli import job; status = job('sweep', ['debug_sweep', *{values!r}])\n"
+    code += "sys.exit('ray was loaded' if 'ray' in sys.modules else status)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr + "the command for a cluster leaves alone what was finished here, without Ray"
+    assert "2 trials, 2 finished before" in done.stdout
+
 
 def test_a_metric_that_no_trial_has_stops_the_sweep_after_one(tmp_path):
     config = sweep_config(tmp_path, "sweep.metric=dev.f2", "sweep.seeds=[0]", "data.test={}")
@@ -82,13 +89,3 @@ def test_trials_one_after_another_are_not_stopped_early(tmp_path):
     config = sweep_config(tmp_path, "sweep.scheduler=asha", "data.test={}")
     with pytest.raises(InputError, match=r"sweep.scheduler: asha compares trials that run side by side.*leave it out"):
         run_sweep(config, LocalTrials())
-
-
-def test_a_trial_is_the_same_on_the_other_side_of_json(tmp_path):
-    sweep = Sweep(sweep_config(tmp_path), Here())
-    for trial in sweep.trials.values():
-        order = sweep.order(trial)
-        there = TrialOrder.from_json(order.to_json())
-        assert there == order
-        assert there.trial.id == trial.id
-        assert Path(order.config.storage, order.config.name) == tmp_path / sweep.config.name / "trials" / trial.id

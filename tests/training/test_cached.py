@@ -10,7 +10,7 @@ from helpers.tiny import on_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from raydist.files.stage import encode_table
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.objectives.base import world_size
 from raydist.objectives.pairs import Tokens
 from raydist.objectives.ranking import Ranking

@@ -2,7 +2,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from raydist.models.loading import load_pretrained, model_folder
+from raydist.models.folders import model_folder
+from raydist.models.loading import load_pretrained
 from raydist.training.dropout import draw_mask, fast_dropout
 
 

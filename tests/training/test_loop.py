@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from raydist.config import Config, TrainConfig
 from raydist.files.stage import encode_table
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.objectives.base import Term
 from raydist.reader.features import make_windows
 from raydist.reader.nbest_sets import make_sets

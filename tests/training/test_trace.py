@@ -8,7 +8,7 @@ import torch
 from raydist.config import Config
 from raydist.files.stage import encode_table
 from raydist.files.storage import Storage
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.objectives.base import Batch
 from raydist.objectives.pfa import trace_row
 from raydist.reader.features import make_windows

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from raydist.config import Config, OptimConfig, TrainConfig, load_config
 from raydist.files.storage import Storage
 from raydist.here import Here
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.reader import flow
 from raydist.reader.prepare import prepare
 from raydist.runs.run import Run

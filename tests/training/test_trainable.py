@@ -22,7 +22,7 @@ from raydist.config import (
 from raydist.config.roles import settings_of_weights
 from raydist.files.stage import MANIFEST, Made, Manifest, Part, part_name, write_part
 from raydist.files.storage import Storage
-from raydist.models.loading import model_folder
+from raydist.models.folders import model_folder
 from raydist.objectives.answer_contrast import NEGATIVES, SELECTORS, AnswerContrast
 from raydist.objectives.hard_learning import MODES, HardLearning
 from raydist.objectives.infomax import SUMMARIES, WEIGHTS, Infomax

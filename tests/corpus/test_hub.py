@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raydist.corpus.readers import hub_language, read_hub
+from raydist.corpus.hub import hub_language, read_hub
 from raydist.errors import InputError
 from raydist.records import Answer
 

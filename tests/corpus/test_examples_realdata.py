@@ -5,8 +5,14 @@ import json
 
 import pytest
 
-from raydist.corpus import readers
-from raydist.corpus.readers import plan_splits, read_split
+from raydist.corpus.examples import plan_splits, read_split
+from raydist.corpus.rejected import (
+    DUPLICATE_ID,
+    EMPTY_ANSWER,
+    EMPTY_PASSAGE,
+    NOT_AT_OFFSET,
+    NOT_IN_PASSAGE,
+)
 from raydist.errors import InputError
 
 pytestmark = pytest.mark.realdata
@@ -54,10 +60,10 @@ def test_defects_of_the_sources_are_found_exactly(data_dir, defect):
     name, questions, answers, off, off_questions, lost, repaired, empty = defect
     _, rejected, counts = read(data_dir / name)
     assert (counts.questions, counts.answers, counts.questions_rejected) == (questions, answers, lost)
-    assert counts.reasons.get(readers.NOT_AT_OFFSET, 0) == off
-    assert counts.reasons.get(readers.EMPTY_ANSWER, 0) == empty
+    assert counts.reasons.get(NOT_AT_OFFSET, 0) == off
+    assert counts.reasons.get(EMPTY_ANSWER, 0) == empty
     assert counts.answers_rejected == off + empty
-    assert len({r.id for r in rejected if r.reason == readers.NOT_AT_OFFSET}) == off_questions
+    assert len({r.id for r in rejected if r.reason == NOT_AT_OFFSET}) == off_questions
     counts = read(data_dir / name, repair_offsets=True)[2]
     assert (counts.answers_repaired, counts.answers_rejected) == (repaired, off - repaired + empty)
 
@@ -83,8 +89,8 @@ HOTPOTQA = [("dev-100.json.gz", 6, 0, 0, 94), ("train-100.json.gz", 9, 0, 0, 91)
 def test_hotpotqa_counts_yes_and_no_apart(data_dir, name, yes_no, missing, empty, num_examples):
     examples, _, counts = read(data_dir / "hotpotqa" / name)
     assert (counts.not_extractive, len(examples)) == (yes_no, num_examples)
-    assert counts.reasons.get(readers.NOT_IN_PASSAGE, 0) == missing
-    assert counts.reasons.get(readers.EMPTY_PASSAGE, 0) == empty
+    assert counts.reasons.get(NOT_IN_PASSAGE, 0) == missing
+    assert counts.reasons.get(EMPTY_PASSAGE, 0) == empty
 
 
 def test_hotpotqa_answers_are_missing_only_where_a_gold_paragraph_is(data_dir):
@@ -99,7 +105,7 @@ def test_hotpotqa_answers_are_missing_only_where_a_gold_paragraph_is(data_dir):
 def test_nq_swap_repeats_nine_rows(data_dir):
     examples, _, counts = read(data_dir / "nq_swap/nq_swap.A.jsonl.gz")
     assert (counts.questions, len(examples), counts.several_occurrences) == (3391, 3382, 1073)
-    assert counts.reasons == {readers.DUPLICATE_ID: 9}
+    assert counts.reasons == {DUPLICATE_ID: 9}
     assert len({e.question for e in examples}) == 1211
 
 

@@ -1,11 +1,22 @@
-"""Which ids have come so far, for corpora whose ids are too many to keep."""
+"""Ids made from texts, and which ids have come so far, for corpora whose ids are too many to keep."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
+
+
+def passage_id(context: str) -> str:
+    """A short name for a passage, equal for equal text up to Unicode composition and blanks."""
+    return text_id(" ".join(unicodedata.normalize("NFC", context).split()))
+
+
+def text_id(text: str) -> str:
+    """A short name for a text."""
+    return blake2b(text.encode(), digest_size=10).hexdigest()
 
 
 class KnownIds:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from raydist.errors import InputError
-from raydist.models.loading import model_folder, open_model, tower_folder
+from raydist.models.folders import model_folder, open_model, tower_folder
 
 
 def test_the_new_minilm_has_the_shape_and_the_words_of_the_trained_one_and_other_weights(tmp_path, monkeypatch):
@@ -112,9 +112,9 @@ def test_two_towers_are_taken_where_an_encoder_is_wanted_and_refused_by_name_els
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 5), ("7", 7)])
 def test_the_hub_is_given_up_after_five_seconds_of_silence_or_what_the_user_says(monkeypatch, given, expected):
-    monkeypatch.delenv("HF_HUB_DOWNLOAD_TIMEOUT", raising=False)  # this process has it from raydist.models.loading
+    monkeypatch.delenv("HF_HUB_DOWNLOAD_TIMEOUT", raising=False)  # this process has it from raydist.models.folders
     if given:
         monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", given)
-    code = "import raydist.models.loading; from huggingface_hub import constants; print(constants.HF_HUB_DOWNLOAD_TIMEOUT)"
+    code = "import raydist.models.folders; from huggingface_hub import constants; print(constants.HF_HUB_DOWNLOAD_TIMEOUT)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.stdout.strip() == str(expected), done.stderr

@@ -1,0 +1,77 @@
+"""The formats of files of questions and of corpora, by the names that the config has for them.
+
+A new one is a file in this folder (``base`` says what is in it) and its line below; its name joins the literals of the config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raydist.corpus.formats.base import Container, CorpusFiles, CorpusFormat, CorpusOfRows, ReaderFormat
+from raydist.corpus.formats.beir import Beir
+from raydist.corpus.formats.documents import Documents
+from raydist.corpus.formats.flat import Flat
+from raydist.corpus.formats.hotpotqa import HotpotQa
+from raydist.corpus.formats.mrqa import Mrqa
+from raydist.corpus.formats.pairs import Pairs
+from raydist.corpus.formats.qed import Qed
+from raydist.corpus.formats.reader_files import ReaderFiles
+from raydist.corpus.formats.reqa import Reqa
+from raydist.corpus.formats.squad import Squad, SquadV2
+from raydist.corpus.formats.tables import Tables
+from raydist.corpus.messages import nearest
+from raydist.corpus.open_set import OpenSet, RetrievalSet
+from raydist.errors import InputError
+
+READER_FORMATS: dict[str, ReaderFormat] = {  # a row is of the first that recognises it
+    "squad": Squad(),
+    "squad_v2": SquadV2(),
+    "qed": Qed(),
+    "mrqa": Mrqa(),
+    "hotpotqa": HotpotQa(),
+    "qa": Flat(),
+    "parquet": Container(),
+    "csv": Container(),
+}
+
+CORPUS_FORMATS: dict[str, CorpusFormat] = {
+    "beir": Beir(),
+    "reqa": Reqa(),
+    "pairs": Pairs(),
+    "squad": ReaderFiles(),
+    "tables": Tables(),
+    "documents": Documents(),
+}
+
+
+def open_corpus(
+    format: str,
+    paths: Sequence[Path],
+    *,
+    split: str = "train",
+    columns: Mapping[str, Mapping[str, str]] | None = None,
+    boundaries: Path | None = None,
+) -> OpenSet | RetrievalSet:
+    """A corpus, questions and gold answers; what may be large is read while it is iterated over."""
+    check_format(format, CORPUS_FORMATS)
+    return CORPUS_FORMATS[format].open(CorpusFiles(paths, split, columns or {}, boundaries))
+
+
+def open_additions(paths: Sequence[Path], format: str, columns: Mapping[str, str] | None = None) -> OpenSet:
+    """More of a corpus, read as its own rows were: an index that grows by them is what one of all rows would be.
+
+    Some formats have no rows of the corpus alone: what is added to them are documents.
+    """
+    check_format(format, CORPUS_FORMATS)
+    rows = CORPUS_FORMATS[format]
+    return (rows if isinstance(rows, CorpusOfRows) else Documents()).open_rows(paths, columns or {})
+
+
+def check_format(format: str, table: Mapping[str, Any], *others: str) -> None:
+    """A format must be in the table, or one of some other names."""
+    wanted = (*others, *table)
+    if format not in wanted:
+        first = " or one of ".join([*others, ""])
+        raise InputError(f"unknown format {format!r}; wanted {first}{', '.join(table)}{nearest(format, table)}")

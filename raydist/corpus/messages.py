@@ -1,0 +1,32 @@
+"""How values and names are shown in messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", int: "a number", float: "a number"}
+
+
+def kind(value: Any) -> str:
+    """What JSON would call it."""
+    return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
+
+
+def short(value: Any) -> str:
+    """Its first characters, in quotes."""
+    text = str(value)
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def some(names: Iterable[Any]) -> str:
+    """The first of some names, and how many more there are."""
+    names = [str(name) for name in names]
+    return (", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")) or "nothing"
+
+
+def nearest(name: str, known: Iterable[Any]) -> str:
+    """The known names that were perhaps meant."""
+    close = difflib.get_close_matches(name, [str(one) for one in known], n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -1,0 +1,168 @@
+"""What a file of questions is, by its content, and the language of its passages, by its name."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from raydist.corpus.columns import column_names
+from raydist.corpus.formats import READER_FORMATS
+from raydist.corpus.messages import kind, nearest, short, some
+from raydist.corpus.rows import HEAD_BYTES, csv_records, load_document, read_bytes
+from raydist.errors import InputError
+
+WANTED = "wanted SQuAD, MRQA, HotpotQA or QED JSON, rows with a question and a context, Parquet or CSV"
+
+_LANGUAGES = frozenset(
+    "ar bn cs da de el en es fa fi fr he hi hu it ja ko nl pl pt ro ru sv sw te th tr uk ur vi zh".split()  # noqa: SIM905
+)
+_LANGUAGE_IN_NAME = re.compile(  # the hub's mlqa.ar.de is of Arabic passages; its mlqa-translate-test.de is English by now
+    r"(?:xquad|mlqa|mlqa-translate-train)\.([a-z]{2})\b|(?<!translate-test-)context-([a-z]{2})-question-[a-z]{2}\b"
+    rf"|squad[-_]({'|'.join(sorted(_LANGUAGES))})(?![a-z0-9])",
+    re.IGNORECASE,
+)
+_OTHER_FORMATS = {
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"PK\x03\x04": "a ZIP archive",
+    b"%PDF": "a PDF document",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstandard",
+    b"ARROW1": "an Arrow file",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+    b"<": "HTML or XML",
+}
+
+Names = Mapping[str, str]
+
+
+def language_of(path: str) -> str | None:
+    """The language of the passages: the name follows XQuAD's, MLQA's or SQuAD-es's pattern, or the folder is called es/."""
+    match = _LANGUAGE_IN_NAME.search(os.path.basename(path))
+    if match and match.lastindex:
+        return match[match.lastindex].lower()
+    folder = os.path.basename(os.path.dirname(path))
+    return folder if folder in _LANGUAGES else None
+
+
+# --- rows and documents ----------------------------------------------------------------------------------------------
+
+
+def row_format(row: Mapping[str, Any], names: Names) -> str:
+    """The format of a row with these keys; empty if it is none."""
+    return next((name for name, format in READER_FORMATS.items() if format.recognises(row, names)), "")
+
+
+def document_format(document: Any, names: Names) -> str:
+    """The format of a JSON object that is more than a row; empty if it is none."""
+    if not isinstance(document, dict):
+        return ""
+    as_row = row_format(document, names)
+    return next((name for name, format in READER_FORMATS.items() if format.recognises_document(document, as_row)), "")
+
+
+def unknown_rows(path: str, row: Any, names: Names) -> InputError:
+    """The error that says what rows were seen instead of questions."""
+    if not isinstance(row, dict):
+        return InputError(f"{path}: a JSON list of {kind(row)}; {WANTED}")
+    near = "".join(nearest(names[name], row) for name in ("question", "context") if names[name] not in row)
+    return InputError(
+        f"{path}: rows with the keys {some(row)}; {WANTED}{near}"
+        "; where question and context have other names, map them with columns: {question: NAME, context: NAME}"
+    )
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def recognise_format(path: str) -> str:
+    """A name of READER_FORMATS (never squad_v2), by the content of the file; gzip is seen through."""
+    return recognise(path, column_names(None))[0]
+
+
+def recognise(path: str, names: Names) -> tuple[str, str]:
+    """Format and layout, from the first bytes where they are enough, else from the whole file."""
+    head = read_bytes(path, HEAD_BYTES)
+    if head.startswith(b"PAR1"):
+        return "parquet", "parquet"
+    for magic, name in _OTHER_FORMATS.items():
+        if head.lstrip().startswith(magic):
+            raise InputError(f"{path} is {name}; {WANTED}; plain or gzipped")
+    text = _without_mark(head)
+    if not text:
+        raise InputError(f"{path} is empty; {WANTED}")
+    is_whole = len(head) < HEAD_BYTES
+    if text[0] == "[":
+        return _recognise_list(path, text, names), "document"
+    if text[0] == "{":
+        return _recognise_object(path, text, is_whole, names)
+    _check_csv(path, head, text, is_whole, names)
+    return "csv", "csv"
+
+
+def _without_mark(data: bytes) -> str:
+    return data.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
+
+
+def _recognise_list(path: str, text: str, names: Names) -> str:
+    try:
+        first = json.JSONDecoder().raw_decode(text, len(text) - len(text[1:].lstrip()))[0]
+    except (ValueError, RecursionError):
+        document = load_document(path)
+        if not document:
+            raise InputError(f"{path} holds no question, only an empty list; {WANTED}") from None
+        first = document[0]
+    format = row_format(first, names) if isinstance(first, dict) else ""
+    if not format:
+        raise unknown_rows(path, first, names)
+    return format
+
+
+def _recognise_object(path: str, text: str, is_whole: bool, names: Names) -> tuple[str, str]:
+    """JSON Lines, if at least half of the first lines are objects; else a document."""
+    begun = next((name for name, format in READER_FORMATS.items() if format.begins(text)), "")
+    if begun and not ("\n" in text.rstrip() and _objects([text.split("\n", 1)[0]])):  # lines, too, may begin so
+        return begun, "document"
+    if not is_whole and "\n" not in text:  # a first line longer than the head
+        text, is_whole = _without_mark(read_bytes(path)), True
+    lines = text.split("\n") if is_whole else text.split("\n")[:-1]
+    lines = [line for line in lines if line and not line.isspace()][:20]
+    rows = _objects(lines)
+    format = next(filter(None, (row_format(row, names) for row in rows)), "")
+    is_document = len(lines) == len(rows) == 1 and not format and document_format(rows[0], names)
+    if 2 * len(rows) < len(lines) or not rows or is_document:
+        document = load_document(path)
+        format = document_format(document, names) or row_format(document, names)
+        if not format:
+            raise unknown_rows(path, document, names)
+        return format, "document"
+    if not format:
+        raise unknown_rows(path, rows[0], names)
+    return format, "lines"
+
+
+def _objects(lines: list[str]) -> list[dict[str, Any]]:
+    """The lines that are a JSON object each."""
+    rows = []
+    for line in lines:
+        try:
+            rows.append(json.loads(line))
+        except (ValueError, RecursionError):
+            continue
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def _check_csv(path: str, head: bytes, text: str, is_whole: bool, names: Names) -> None:
+    """A table has a header of several columns, and rows as wide as it."""
+    records = csv_records(path, io.BytesIO(head.removeprefix(b"\xef\xbb\xbf")))
+    header = next(records)[1]
+    second = next(records, None) if is_whole else None
+    is_ours = names["question"] in header and names["context"] in header  # a row of another width is then that row's fault
+    if len(header) < 2 or not all(header) or (second and len(second[1]) != len(header) and not is_ours):
+        raise InputError(f"{path} starts with {short(text[:60])}, which is plain text or unknown; {WANTED}")

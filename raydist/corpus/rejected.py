@@ -1,0 +1,41 @@
+"""Why rows are left out: a few fixed phrases, so that they can be counted."""
+
+from __future__ import annotations
+
+# of a row as it stands in its file
+BROKEN_JSON = "broken JSON"
+INVALID_UTF8 = "invalid UTF-8"
+WRONG_WIDTH = "wrong number of columns"
+
+# of a value
+LONE_SURROGATE = "lone surrogate"
+MISSING_KEY = "missing key"
+WRONG_TYPE = "wrong type"
+DUPLICATE_ID = "duplicate id"
+
+# of a question with its passage and its answers
+EMPTY_QUESTION = "empty question"
+EMPTY_PASSAGE = "empty passage"
+EMPTY_ANSWER = "answer text empty"
+NOT_AT_OFFSET = "answer not at its offset"
+NOT_IN_PASSAGE = "answer does not occur in the passage"
+NO_ANSWER_LEFT = "no valid answer left"
+UNLABELLED = "neither an answer nor is_impossible"
+IMPOSSIBLE_ANSWERED = "impossible question with answers"
+
+# of a corpus and its gold answers
+EMPTY_SENTENCE = "empty sentence"
+EMPTY_DOCUMENT = "empty document"
+NO_GOLD = "question with no gold sentence"
+UNKNOWN_SENTENCE = "gold sentence not in the corpus"
+UNKNOWN_QUESTION = "gold for an unknown question"
+OUTSIDE_SENTENCES = "answer outside every sentence"
+WRONG_BOUNDARY = "sentence boundaries do not fit the passage"
+
+
+class Fault(Exception):
+    """What is wrong with a row, or with one answer of it."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
