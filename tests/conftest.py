@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,15 @@ def data_dir(request) -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}; give another folder with --data-dir")
     return folder
+
+
+@pytest.fixture
+def raydist(tmp_path):
+    """The command line in a process of its own: (exit status, output, errors)."""
+
+    def raydist(*arguments: str, timeout: float = 300, **options):
+        command = [sys.executable, "-m", "raydist.cli", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, **options)
+        return done.returncode, done.stdout, done.stderr
+
+    return raydist

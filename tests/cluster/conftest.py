@@ -78,20 +78,6 @@ def command(command_on, here):
     return command_on(here)
 
 
-@pytest.fixture
-def raydist(tmp_path):
-    """The command line in a process of its own: (exit status, output, errors)."""
-    import subprocess
-    import sys
-
-    def raydist(*arguments: str, timeout: float = 300, **options):
-        command = [sys.executable, "-m", "raydist.cli", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, **options)
-        return done.returncode, done.stdout, done.stderr
-
-    return raydist
-
-
 def pytest_collection_modifyitems(items):
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):

@@ -2,18 +2,20 @@ import errno
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
 from raydist.errors import InputError
-from raydist.files.stage import Stage, describe_part, encode_table
+from raydist.files.stage import Stage, describe_part, encode_table, part_name, whole_manifest, write_manifest
 from raydist.files.storage import (
+    Place,
     Storage,
     StorageError,
-    fetch,
     fingerprint,
     folder_digest,
     has_model,
@@ -105,8 +107,8 @@ def test_a_folder_is_a_local_path_on_every_node(storage):
         if path.is_file()
     }
     assert found == {"one": b"one", "below/two": b"below/two", "below/empty": b""}
-    assert fetch({"folder": storage.at("folder").uri, "name": "below/two"}).read_bytes() == b"below/two"
-    assert fetch({"folder": "", "name": "/a/path"}) == Path("/a/path")
+    assert Place("below/two", storage.at("folder").uri).fetch().read_bytes() == b"below/two"
+    assert Place("/a/path").fetch() == Path("/a/path")
 
 
 def test_a_folder_of_an_object_store_is_fetched_once_and_again_when_it_has_changed(s3):
@@ -207,21 +209,31 @@ def test_a_folders_digest_sees_names_and_bytes(tmp_path):
 def test_a_part_describes_itself(kind):
     content = encode_table(pa.table({"x": [1, 2, 3]}), kind, {"bad": 2})
     line = describe_part(f"part-00000.{kind}", content)
-    assert (line["rows"], line["bytes"], line["info"]) == (3, len(content), {"bad": 2})
+    assert (line.rows, line.bytes, line.info) == (3, len(content), {"bad": 2})
     assert describe_part(f"part-00000.{kind}", content) == line
 
 
+@dataclass(frozen=True)
+class Numbers(Stage):
+    """A stage of one part."""
+
+    name: ClassVar[str] = "numbers"
+
+    length: int
+
+
 def test_a_stage_is_whole_only_with_its_manifest_and_all_its_bytes(storage):
-    stage = Stage(storage, "windows", {"length": 384})
+    stage = Numbers(384)
+    folder, part = storage.at(stage.folder), part_name(0, stage.kind)
     content = encode_table(pa.table({"x": [1]}), "parquet", {})
-    storage.write_bytes(f"{stage.folder}/{stage.part(0)}", content)
-    assert stage.manifest() is None
-    stage.finish([describe_part(stage.part(0), content)], 1.0)
-    assert stage.manifest().rows == 1
-    storage.write_bytes(f"{stage.folder}/{stage.part(0)}", content[:-1])
-    assert stage.manifest() is None
-    storage.write_bytes(f"{stage.folder}/{stage.part(0)}", content)
-    assert stage.manifest().rows == 1, "written again, and the same"
-    storage.write_bytes(f"{stage.folder}/{stage.part(0)}", bytes(len(content)))
-    assert stage.manifest() is None, "another content of the same size"
-    assert Stage(storage, "windows", {"length": 256}).manifest() is None
+    folder.write_bytes(part, content)
+    assert whole_manifest(folder) is None
+    write_manifest(folder, stage, [describe_part(part, content)], 1.0)
+    assert whole_manifest(folder).rows == 1
+    folder.write_bytes(part, content[:-1])
+    assert whole_manifest(folder) is None
+    folder.write_bytes(part, content)
+    assert whole_manifest(folder).rows == 1, "written again, and the same"
+    folder.write_bytes(part, bytes(len(content)))
+    assert whole_manifest(folder) is None, "another content of the same size"
+    assert whole_manifest(storage.at(Numbers(256).folder)) is None

@@ -4,14 +4,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.made_stage import made_stage
 from transformers import AutoTokenizer
 
 from raydist.errors import InputError
-from raydist.files.stage import encode_table
+from raydist.files.stage import Worker, encode_table
+from raydist.files.storage import Place
 from raydist.models.folders import model_folder
 from raydist.reader.features import make_windows
-from raydist.reader.nbest_sets import check_sets_file, make_sets, set_part_maker
+from raydist.reader.nbest_sets import check_sets_file, make_sets
 from raydist.reader.rows import WindowRows
+from raydist.reader.stages import NbestSets, WindowCounts, WindowSet
 from raydist.records import PREDICTION_SCHEMA, Answer, Example, examples_table
 
 TEXT = "Mina Orlov built the old bridge in 1894, and it fell in 1911 during a flood. " * 3
@@ -102,22 +105,20 @@ def test_a_question_without_a_list_is_named(rows, examples):
 def test_translations_that_share_an_id_have_each_their_own_list(examples, tmp_path):
     both = examples.set_column(examples.schema.get_field_index("id"), "id", pa.array(["a", "a"]))
     tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
-    (tmp_path / "part.arrow").write_bytes(encode_table(make_windows(both, tokenizer, **LENGTHS), "arrow", {"examples": 2}))
-    (tmp_path / "part.parquet").write_bytes(encode_table(both, "parquet", {}))
-    rows = WindowRows([tmp_path / "part.arrow"])
+    windows = WindowSet(
+        made_stage(tmp_path / "windows", make_windows(both, tokenizer, **LENGTHS), counts=WindowCounts(2, 2)),
+        made_stage(tmp_path / "examples", both, kind="parquet", part_rows=2),
+    )
+    rows = WindowRows(windows.windows.files())
     english, spanish = [("en", "Mina Orlov", 0), ("en", "1894", 0)], [("es", "1894", 0), ("es", "in 1911", 0)]
-    of_a_stage = pa.concat_tables([lists(a=spanish), lists(a=english)])
+    of_a_stage = made_stage(tmp_path / "lists", pa.concat_tables([lists(a=spanish), lists(a=english)]), kind="parquet")
     of_a_file = lists(**{"en:a": english, "es:a": spanish, "es:b": spanish})  # as with_unique_ids names them
-    pq.write_table(of_a_stage, tmp_path / "lists.parquet")
     pq.write_table(of_a_file, tmp_path / "train.parquet")
-    spec = {"windows_folder": str(tmp_path), "windows": "part.arrow"}
-    spec |= {"folder": str(tmp_path), "part": "part.parquet", "row_group": 0}
-    make = set_part_maker(size=20)
-    for given in (
-        {"predictions": [[str(tmp_path), "lists.parquet"]]},
-        {"file": {"folder": str(tmp_path), "name": "train.parquet"}},
+    for stage in (
+        NbestSets(windows, 20, predictions=(of_a_stage,)),
+        NbestSets(windows, 20, file="its digest", place=Place("train.parquet", str(tmp_path))),
     ):
-        sets = make(spec | given)["part"]
+        sets = stage.open(Worker())(stage.read(0)).table
         found = [texts(rows, sets, int(np.flatnonzero(rows.column("has_answer") & (rows.examples == at))[0])) for at in (0, 1)]
         assert found == [["Mina Orlov", "1894"], ["1894", "in 1911", "1911"]]
 

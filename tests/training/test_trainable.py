@@ -1,12 +1,10 @@
 """What the config says of a task reaches its module, and is known of it afterwards."""
 
 import inspect
-from dataclasses import asdict
-from pathlib import Path
 from typing import get_args
 
-import pyarrow as pa
 import pytest
+from helpers.made_stage import made_stage
 from transformers import AutoTokenizer
 
 from raydist.config import (
@@ -20,8 +18,6 @@ from raydist.config import (
     override,
 )
 from raydist.config.roles import settings_of_weights
-from raydist.files.stage import MANIFEST, Made, Manifest, Part, part_name, write_part
-from raydist.files.storage import Storage
 from raydist.models.folders import model_folder
 from raydist.objectives.answer_contrast import NEGATIVES, SELECTORS, AnswerContrast
 from raydist.objectives.hard_learning import MODES, HardLearning
@@ -34,20 +30,12 @@ from raydist.retrieval.rows import tokenize_pairs
 from raydist.training.trainable import TrainableReader, TrainableRetriever
 
 
-def made(folder: Path, *tables: pa.Table) -> Made:
-    """A whole stage of these parts."""
-    storage = Storage(str(folder))
-    lines = [write_part(storage, part_name(number, "arrow"), Part(table)) for number, table in enumerate(tables)]
-    storage.write_json(MANIFEST, asdict(Manifest("rows", "12ab", {}, lines)))
-    return Made(storage, "rows", "12ab", "arrow")
-
-
 def retriever(folder, changes: dict) -> TrainableRetriever:
     """One that trains on one row."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:tiny"))
     table = tokenize_pairs(tokenizer, ["Who?"], ["He."], question_keys=[1], bag_keys=[3], positives=[[3]])
     config = override(Config(), {"task": "retriever", "model.name": "builtin:tiny", "mining.hard_negatives": 1} | changes)
-    return TrainableRetriever(config, {"train": made(folder / "rows", table)}, 0, 1)
+    return TrainableRetriever(config, {"train": made_stage(folder / "rows", table)}, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +84,7 @@ def test_a_retriever_of_two_towers_is_trained_further(tmp_path):
 def test_a_penalty_at_the_embeddings_takes_eager_attention_and_says_so(tmp_path, attention, penalty_at, used, said):
     objectives = {"pfa": {"penalty_at": penalty_at, "bottleneck": 4, "critic_size": 4}}
     config = Config(model={"name": "builtin:tiny", "attention": attention}, objectives=objectives)
-    nothing = made(tmp_path)
+    nothing = made_stage(tmp_path)
     trainable = TrainableReader(config, {"train": WindowSet(nothing, nothing)}, 0, 1)
     assert trainable.build_task(1).reader.config._attn_implementation == used
     assert len(trainable.remarks()) == bool(said)

@@ -7,10 +7,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raydist.cluster import pipeline, retrieval
 from raydist.config import CorpusSource, load_config
 from raydist.errors import InputError
-from raydist.files.storage import read_parquet
+from raydist.files.stage import Made
+from raydist.here import Here
+from raydist.reader import flow
+from raydist.reader.prepare import make_examples, prepare
+from raydist.retrieval.prepare import corpus_stage, open_corpora
+from raydist.runs.run import Run
+from raydist.runs.training import training_identity
 
 SQUAD = {
     "data": [
@@ -25,6 +30,23 @@ SQUAD = {
         }
     ]
 }
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory) -> str:
+    return str(tmp_path_factory.mktemp("storage"))
+
+
+@pytest.fixture
+def make_run(storage):
+    """A run in this process, with some keys changed."""
+
+    def make_run(*overrides: str, config: str = "debug_reader") -> Run:
+        run = Run(load_config(config, [f"storage={storage}", *overrides]).config, Here())
+        run.begin()
+        return run
+
+    return make_run
 
 
 @pytest.mark.parametrize(
@@ -83,15 +105,15 @@ def test_real_defects_are_rejected_or_repaired(make_run, data_dir, file, repaire
     run = make_run(f"name=strict_{name}", f"data.train={data_dir / file}")
     if name == "covid_qa":
         with pytest.raises(InputError, match=r"17\.0% of the rows are bad.*data\.max_rejected.*repair_offsets"):
-            pipeline.make_examples(run, ["train"])
+            make_examples(run, ["train"])
     else:
-        pipeline.make_examples(run, ["train"])
+        make_examples(run, ["train"])
     rows = pq.read_table(run.folder.path("rejected", "train.parquet")).to_pylist()
     assert sum(row["reason"] == reason for row in rows) == repaired + left
     assert all(row["file"].endswith(file.split("/")[1]) and row["detail"] for row in rows)
     run = make_run(f"name=repaired_{name}", f"data.train={data_dir / file}", "data.repair_offsets=true")
     capsys.readouterr()
-    pipeline.make_examples(run, ["train"])
+    make_examples(run, ["train"])
     if repaired:
         assert f"{repaired} answers moved to where their text is" in capsys.readouterr().out
     rows = pq.read_table(run.folder.path("rejected", "train.parquet")).to_pylist()
@@ -102,14 +124,14 @@ def test_a_question_twice_in_two_files_is_rejected_once(make_run, tmp_path):
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps(SQUAD))
     run = make_run("name=doubled", f"data.train=[{tmp_path}/a.json, {tmp_path}/b.json]", "data.max_rejected=0.6")
-    made = pipeline.make_examples(run, ["train"])["train"]
-    assert made.manifest.rows == 1
+    made = make_examples(run, ["train"])["train"]
+    assert made.rows == 1
     (row,) = pq.read_table(run.folder.path("rejected", "train.parquet")).to_pylist()
     assert (row["id"], row["reason"], row["what"]) == ("q", "duplicate id", "question")
     assert row["file"].endswith("b.json")
 
 
-def test_what_was_rejected_is_gone_when_the_data_are_mended(no_ray, tmp_path):
+def test_what_was_rejected_is_gone_when_the_data_are_mended(tmp_path):
     squad, corpus = tmp_path / "squad.json", tmp_path / "corpus.jsonl"
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "When did it fall?"}\n')
     (tmp_path / "qrels").mkdir()
@@ -117,12 +139,12 @@ def test_what_was_rejected_is_gone_when_the_data_are_mended(no_ray, tmp_path):
 
     def rejected(config: str, *overrides: str) -> set[str]:
         settings = [f"storage={tmp_path / 'runs'}", "data.max_rejected=0.6", *overrides]
-        run = pipeline.Run(load_config(config, settings).config, no_ray)
+        run = Run(load_config(config, settings).config, Here())
         run.begin()
         if config == "debug_reader":
-            pipeline.make_examples(run, ["train"])
+            make_examples(run, ["train"])
         else:
-            retrieval.open_corpora(run)
+            open_corpora(run)
         return set(run.folder.sizes("rejected"))
 
     for times, more, found in ((2, "{\n", {"train.parquet", "corpus_train.parquet"}), (1, "", set())):
@@ -139,25 +161,23 @@ def test_hub_data_comes_through_the_same_checks(make_run, tmp_path):
     rows = [shared | {"id": str(at), "answers": {"text": ["1894"], "answer_start": [at]}} for at in (9, 3)]
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = make_run("name=hub", f"data.train={{hub: {folder}, split: train}}", "data.max_rejected=1")
-    made = pipeline.make_examples(run, ["train"])["train"]
-    assert made.manifest.rows == 1
+    made = make_examples(run, ["train"])["train"]
+    assert made.rows == 1
     (row,) = [row for row in pq.read_table(run.folder.path("rejected", "train.parquet")).to_pylist() if row["what"] == "answer"]
     assert row["id"] == "3"
-    sets = {name: ready.where for name, ready in pipeline.prepare(run, ["train"]).items()}
-    identity = pipeline._training_identity(run, sets)
+    identity = training_identity(run, prepare(run, ["train"]))
     assert json.loads(json.dumps(identity)) == identity, "a run on hub data could not be resumed"
 
 
 @pytest.fixture
-def read_here(no_ray, storage):
+def read_here(storage):
     """The train set of a config, read in this process: its stage and its rows."""
 
-    def read_here(source: str) -> tuple[pipeline.Made, list[dict]]:
-        run = pipeline.Run(load_config("debug_reader", [f"storage={storage}", f"data.train={source}"]).config, no_ray)
+    def read_here(source: str) -> tuple[Made, list[dict]]:
+        run = Run(load_config("debug_reader", [f"storage={storage}", f"data.train={source}"]).config, Here())
         run.begin()
-        made = pipeline.make_examples(run, ["train"])["train"]
-        parts = [read_parquet(run.storage, f"{made.stage.folder}/{part['name']}") for part in made.manifest.parts]
-        return made, pa.concat_tables(parts).to_pylist()
+        made = make_examples(run, ["train"])["train"]
+        return made, pa.concat_tables(made.tables()).to_pylist()
 
     return read_here
 
@@ -181,17 +201,17 @@ def test_a_file_moved_out_of_a_folder_that_tells_its_language_is_read_anew(read_
     (tmp_path / "train.json").write_text(json.dumps(SQUAD))
     (spanish, [first]), (plain, [second]) = read_here(str(tmp_path / "es" / "train.json")), read_here(f"{tmp_path}/train.json")
     assert (first["language"], second["language"]) == ("es", "en")
-    assert spanish.stage.fingerprint != plain.stage.fingerprint
+    assert spanish.fingerprint != plain.fingerprint
 
 
-def test_a_corpus_moved_out_of_a_folder_that_tells_its_language_is_read_anew(no_ray, storage, tmp_path):
+def test_a_corpus_moved_out_of_a_folder_that_tells_its_language_is_read_anew(storage, tmp_path):
     (tmp_path / "es").mkdir()
     for folder in (tmp_path, tmp_path / "es"):
         (folder / "a.json").write_text(json.dumps(SQUAD))
-    run = pipeline.Run(load_config("debug_retrieval", [f"storage={storage}"]).config, no_ray)
+    run = Run(load_config("debug_retrieval", [f"storage={storage}"]).config, Here())
 
     def name_of_stage(file: str, format: str) -> str:
-        return retrieval._set_work(run, "x", CorpusSource(files=[f"{tmp_path}/{file}"], format=format)).stage.fingerprint
+        return corpus_stage(run, "x", CorpusSource(files=[f"{tmp_path}/{file}"], format=format)).fingerprint
 
     assert name_of_stage("es/a.json", "squad") != name_of_stage("a.json", "squad")
     assert name_of_stage("es/a.json", "reqa") == name_of_stage("a.json", "reqa")  # has no language
@@ -201,12 +221,12 @@ def test_another_tools_predictions_are_scored(make_run, tmp_path):
     (tmp_path / "gold.json").write_text(json.dumps(SQUAD))
     (tmp_path / "theirs.json").write_text(json.dumps({"q": "in 1894"}))
     run = make_run("name=theirs", f"data.dev={tmp_path}/gold.json", f"evaluate.predictions.dev={tmp_path}/theirs.json")
-    scores = pipeline.evaluate(run)["dev"]
+    scores = flow.evaluate(run)["dev"]
     # one of two words is right: precision 1/2, recall 1
     assert (scores["em"], scores["f1"]) == (0.0, pytest.approx(200 / 3))
 
 
-def test_the_rule_of_the_scores_is_that_of_the_data_and_is_told(no_ray, storage, tmp_path, capsys):
+def test_the_rule_of_the_scores_is_that_of_the_data_and_is_told(storage, tmp_path, capsys):
     from raydist.training.trainable import DevEvaluation
 
     german = json.loads(json.dumps(SQUAD).replace("The bridge was built", "Ein Turm kam").replace("1894", "die Wende"))
@@ -217,18 +237,18 @@ def test_the_rule_of_the_scores_is_that_of_the_data_and_is_told(no_ray, storage,
     given.append(f"evaluate.predictions.dev={tmp_path}/theirs.json")
     for rule, em in (("mlqa", 100.0), ("squad", 0.0)):  # the article counts by the squad rule alone
         config = load_config("debug_reader", given + ["data.dev.rule=squad"] * (rule == "squad")).config
-        run = pipeline.Run(config, no_ray)
+        run = Run(config, Here())
         run.begin()
-        scores = pipeline.evaluate(run)["dev"]
+        scores = flow.evaluate(run)["dev"]
         assert (scores["rule"], scores["em"]) == (rule, em)
         assert capsys.readouterr().out.splitlines()[-1].split()[-1] == rule
-        where = pipeline.prepare(run, ["dev"])["dev"].where
-        assert DevEvaluation(config, where, 0, 0, 1).rule == rule  # chooses among checkpoints
-        assert pipeline._training_identity(run, {"dev": where})["data.dev.rule"] == rule
+        sets = prepare(run, ["dev"])
+        assert DevEvaluation(config, sets["dev"], 0, 0, 1).rule == rule  # chooses among checkpoints
+        assert training_identity(run, sets)["data.dev.rule"] == rule
 
 
 @pytest.mark.parametrize("own", ["training.json", "predictions/dev.parquet"])
-def test_another_tools_predictions_take_no_place_of_a_runs_own(no_ray, tmp_path, own):
+def test_another_tools_predictions_take_no_place_of_a_runs_own(tmp_path, own):
     (tmp_path / "gold.json").write_text(json.dumps(SQUAD))
     (tmp_path / "theirs.json").write_text(json.dumps({"q": "1894"}))
     storage = tmp_path / "runs"
@@ -239,11 +259,11 @@ def test_another_tools_predictions_take_no_place_of_a_runs_own(no_ray, tmp_path,
     def evaluate(name: str) -> dict:
         overrides = [f"storage={storage}", f"name={name}", f"data.dev={tmp_path}/gold.json", "data.test={}"]
         overrides.append(f"evaluate.predictions.dev={tmp_path}/theirs.json")
-        run = pipeline.Run(load_config("debug_reader", overrides).config, no_ray)
+        run = Run(load_config("debug_reader", overrides).config, Here())
         run.begin()
         with pytest.raises(InputError, match=r"`run` trains a reader of its own"):
-            pipeline.run_all(run)
-        return pipeline.evaluate(run)["dev"]
+            flow.run_all(run)
+        return flow.evaluate(run)["dev"]
 
     with pytest.raises(InputError, match=r"run 'mine' .* has answers of its own.*\(name=\.\.\.\)"):
         evaluate("mine")
@@ -262,7 +282,7 @@ def test_translations_that_share_ids_are_scored_apart(make_run, tmp_path):
         )
     (tmp_path / "theirs.json").write_text(json.dumps({"en:q": "1894", "es:q": "wrong"}))
     run = make_run("name=xquad", f"data.dev={tmp_path}/xquad.*.json", f"evaluate.predictions.dev={tmp_path}/theirs.json")
-    scores = pipeline.evaluate(run)["dev"]
+    scores = flow.evaluate(run)["dev"]
     assert (scores["questions"], scores["f1.en"], scores["f1.es"], scores["f1.languages"]) == (2, 100.0, 0.0, 50.0)
 
 
@@ -278,19 +298,17 @@ def half_labelled(tmp_path) -> str:
     return str(tmp_path / "half.json")
 
 
-def test_training_questions_without_an_answer_are_rejected_by_name_and_held_against_the_limit(
-    no_ray, tmp_path, half_labelled, capsys
-):
-    def run(*overrides: str) -> pipeline.Run:
+def test_training_questions_without_an_answer_are_rejected_by_name_and_held_against_the_limit(tmp_path, half_labelled, capsys):
+    def run(*overrides: str) -> Run:
         settings = [f"storage={tmp_path}/runs", f"data.train={half_labelled}", "data.dev=null", "data.test={}", *overrides]
-        run = pipeline.Run(load_config("debug_reader", settings).config, no_ray)
+        run = Run(load_config("debug_reader", settings).config, Here())
         run.begin()
         return run
 
     with pytest.raises(InputError, match=r"25\.0% of the rows are bad.*1 neither an answer nor is_impossible.*format=squad_v2"):
-        pipeline.make_examples(run(), ["train"])
+        make_examples(run(), ["train"])
     taken = run("data.max_rejected=0.3")
-    assert pipeline.make_examples(taken, ["train"])["train"].manifest.rows == 3
+    assert make_examples(taken, ["train"])["train"].rows == 3
     (row,) = pq.read_table(taken.folder.path("rejected", "train.parquet")).to_pylist()
     assert (row["id"], row["unit"], row["line"], row["reason"]) == (
         "silent",
@@ -299,16 +317,14 @@ def test_training_questions_without_an_answer_are_rejected_by_name_and_held_agai
         "neither an answer nor is_impossible",
     )
     capsys.readouterr()
-    taken.tell_rejected()
+    taken.report_rejected()
     assert capsys.readouterr().out == f"rejected rows: 1 of train; see {taken.folder.path('rejected')}\n"
     told = run("data.train.format=squad_v2")
-    assert pipeline.make_examples(told, ["train"])["train"].manifest.rows == 4
+    assert make_examples(told, ["train"])["train"].rows == 4
     assert not told.rejected
 
 
-def test_questions_without_labels_are_counted_beside_the_scores_and_rejected_rows_told_after_them(
-    no_ray, tmp_path, half_labelled
-):
+def test_questions_without_labels_are_counted_beside_the_scores_and_rejected_rows_told_after_them(tmp_path, half_labelled):
     from typer.testing import CliRunner
 
     from raydist.cli import app
@@ -327,15 +343,15 @@ def test_questions_without_labels_are_counted_beside_the_scores_and_rejected_row
     assert (metrics["dev.questions"], metrics["dev.unlabelled"], metrics["dev.f1"]) == (3, 1, 100.0)
 
 
-def test_a_language_that_the_rule_does_not_know_is_told_when_it_is_read(no_ray, tmp_path):
+def test_a_language_that_the_rule_does_not_know_is_told_when_it_is_read(tmp_path):
     (tmp_path / "fr").mkdir()
     (tmp_path / "fr" / "mlqa.json").write_text(json.dumps(SQUAD))
 
     def read(name: str, rule: str) -> None:
         given = f"data.test={{french: {{files: {tmp_path}/fr/mlqa.json, rule: {rule}}}}}"
-        run = pipeline.Run(load_config("debug_reader", [f"storage={tmp_path}/runs", given]).config, no_ray)
+        run = Run(load_config("debug_reader", [f"storage={tmp_path}/runs", given]).config, Here())
         run.begin()
-        pipeline.make_examples(run, ["french"])
+        make_examples(run, ["french"])
 
     for rule in ("auto", "mlqa"):
         with pytest.raises(InputError, match=r"french: the mlqa rule has no language 'fr'.*data\.test\.french\.rule=squad"):
@@ -344,7 +360,7 @@ def test_a_language_that_the_rule_does_not_know_is_told_when_it_is_read(no_ray, 
 
 
 @pytest.mark.parametrize(("kind", "said"), [("bare", "has no tokenizer"), ("splinter", "has no span head")])
-def test_a_model_that_cannot_be_a_reader_is_told_before_anything_is_read(no_ray, tmp_path, kind, said):
+def test_a_model_that_cannot_be_a_reader_is_told_before_anything_is_read(tmp_path, kind, said):
     import shutil
 
     from raydist.models.folders import model_folder
@@ -356,7 +372,7 @@ def test_a_model_that_cannot_be_a_reader_is_told_before_anything_is_read(no_ray,
     else:
         (folder / "config.json").write_text(json.dumps({"model_type": kind}))
     settings = [f"storage={tmp_path}/runs", f"model.name={folder}", "data.train=nowhere.json"]
-    run = pipeline.Run(load_config("debug_reader", settings).config, no_ray)
+    run = Run(load_config("debug_reader", settings).config, Here())
     run.begin()
     with pytest.raises(InputError, match=said):
-        pipeline.prepare(run, ["train"])
+        prepare(run, ["train"])
