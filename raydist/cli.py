@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from raydist import __version__
+from raydist.cli_config import config_app
+from raydist.cli_jobs import jobs_app
+from raydist.cli_options import Address, ConfigArg, Fresh, Insecure, Overrides, Verbose
 from raydist.errors import InputError
 from raydist.exits import INTERRUPTED, WRONG_INPUT, exit_status
 
@@ -24,22 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-config_app = typer.Typer(help="Show, check or explain a config.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
-jobs_app = typer.Typer(help="Jobs on a Ray cluster: list them, follow their logs, stop them.", no_args_is_help=True)
 app.add_typer(jobs_app, name="jobs")
-
-ConfigArg = Annotated[
-    str, typer.Argument(metavar="CONFIG", help="A YAML file, or the name of a config that ships with raydist.")
-]
-Overrides = Annotated[Optional[list[str]], typer.Argument(metavar="[key=value ...]", help="Overrides of dotted keys.")]  # noqa: UP045
-Fresh = Annotated[bool, typer.Option("--fresh", help="Discard this run's training and start again.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show Ray's own output, too.")]
-Address = Annotated[
-    str | None, typer.Option(metavar="URL", help="The cluster's dashboard; default: RAY_ADDRESS, else http://127.0.0.1:8265.")
-]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Allow a cluster elsewhere that asks for no token.")]
-JobId = Annotated[str | None, typer.Argument(metavar="[ID]", help="As `raydist jobs list` shows it.")]
 
 
 def _show_version(wanted: bool) -> None:
@@ -368,120 +357,6 @@ def submit(
     print(f"submitted {job_id}", flush=True)
     if not no_wait:
         raise SystemExit(jobs.follow(job_id))
-
-
-@jobs_app.command("list")
-def jobs_list(address: Address = None, insecure: Insecure = False) -> None:
-    """The jobs of a cluster, the newest first: id, status, time taken, command.
-
-    Example: raydist jobs list --address http://127.0.0.1:8265
-    """
-    from raydist.cluster.submit import Jobs, describe
-    from raydist.submission.target import reach
-
-    jobs = Jobs(reach(address, insecure=insecure)).newest_first()
-    print("\n".join(map(describe, jobs)) or "no job was submitted yet")
-
-
-@jobs_app.command("logs")
-def jobs_logs(job: JobId = None, address: Address = None, insecure: Insecure = False) -> None:
-    """Follow a job's log to its end, the newest job's if none is named; the job's exit status is this command's.
-
-    Example: raydist jobs logs train-quickstart-1f6a09c2
-    """
-    from raydist.cluster.submit import Jobs
-    from raydist.submission.target import reach
-
-    jobs = Jobs(reach(address, insecure=insecure))
-    raise SystemExit(jobs.follow(jobs.pick(job)))
-
-
-@jobs_app.command("stop")
-def jobs_stop(job: JobId = None, address: Address = None, insecure: Insecure = False) -> None:
-    """Stop a job, the one that runs if none is named. What it has done stays: submitted again, it goes on.
-
-    Example: raydist jobs stop train-quickstart-1f6a09c2
-    """
-    from raydist.cluster.submit import Jobs
-    from raydist.submission.target import reach
-
-    jobs = Jobs(reach(address, insecure=insecure))
-    name = jobs.pick(job, running=True)
-    print(f"{name}: {'stopping' if jobs.stop(name) else 'had ended already'}")
-
-
-@config_app.command("show")
-def config_show(
-    config: ConfigArg,
-    words: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Argument(metavar="[KEY | key=value ...]", help="Keys and sections to show, default: all; overrides."),
-    ] = None,
-) -> None:
-    """Every value, and where it came from.
-
-    Example: raydist config show quickstart optim.lr=2e-5
-
-    Example: raydist config show quickstart optim data.max_length
-    """
-    from raydist.config import flatten, load_config
-    from raydist.config.keys import known_key
-
-    wanted = [known_key(word).name for word in words or () if "=" not in word]
-    loaded = load_config(config, [word for word in words or () if "=" in word])
-    for key, value in flatten(loaded.config).items():
-        if wanted and not any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for name in wanted):
-            continue
-        plain = key.removesuffix(".files")  # `dev: a.json` sets dev.files alone; what else a source has are defaults
-        origin = loaded.origins.get(key) or loaded.origins.get(plain, "default")
-        print(f"{key} = {value!r}".ljust(60) + f"  # {origin}")
-
-
-@config_app.command("explain")
-def config_explain(
-    keys: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Argument(metavar="[KEY ...]", help="Dotted keys or sections; default: the list of sections."),
-    ] = None,
-) -> None:
-    """What a key is: its default, its values, its unit, and what it affects (nothing, rows, weights or scores).
-
-    Example: raydist config explain optim.lr
-
-    Example: raydist config explain objectives.infomax data.test.NAME.files
-    """
-    from raydist.config.explain import explain_key
-
-    print("\n\n".join([explain_key(key) for key in keys or [""]]))
-
-
-@config_app.command("check")
-def config_check(config: ConfigArg, overrides: Overrides = None) -> None:
-    """Say whether a config is right, or all that is wrong with it.
-
-    Example: raydist config check my.yaml
-    """
-    from raydist.config import load_config
-
-    loaded = load_config(config, overrides or ())
-    if loaded.config.sweep:
-        from raydist.sweep.plan import plan_sweep
-
-        plan_sweep(loaded.config)
-    print(f"{config}: no problem found")
-
-
-@config_app.command("schema")
-def config_schema() -> None:
-    """The JSON schema of a config, for editors: with descriptions, limits, units and what each key affects.
-
-    Example: raydist config schema > raydist.schema.json
-    """
-    import json
-
-    from raydist.config import Config
-
-    print(json.dumps(Config.model_json_schema(), indent=2))
 
 
 def job(command: str, arguments: list[str]) -> int:
