@@ -9,7 +9,8 @@ import pyarrow as pa
 from raydist.files.stage import Made, Manifest, Part, encode_table, part_name, write_part
 from raydist.files.storage import Storage
 from raydist.models.located import NamedModel, locate_model
-from raydist.retrieval.corpus_stages import Corpus, Encoder
+from raydist.retrieval.corpus_stages import Corpus
+from raydist.retrieval.index_stages import EncoderModel
 
 TEXTS = {
     "built": "The bridge was built in 1907.",
@@ -37,7 +38,7 @@ def made_in(folder: Path, name: str, tables: Sequence[pa.Table]) -> Made:
     return Made(storage, name, "made")
 
 
-def tiny_encoder(*, pooling: str = "auto", context: bool = False, question: int = 32, answer: int = 32) -> Encoder:
+def tiny_encoder(*, pooling: str = "auto", context: bool = False, question: int = 32, answer: int = 32) -> EncoderModel:
     """The tiny model, with the lengths of its questions and answers."""
     lengths, prefixes = {"question": question, "answer": answer}, {"question": "", "answer": ""}
-    return Encoder(locate_model(NamedModel("builtin:tiny")), pooling, context, lengths, prefixes, "fp32")
+    return EncoderModel(locate_model(NamedModel("builtin:tiny")), pooling, context, lengths, prefixes, "fp32")

@@ -16,8 +16,9 @@ from raydist.corpus import passages
 from raydist.files.local import make_part
 from raydist.files.stage import Made, Part, Worker, describe_part, encode_table
 from raydist.files.storage import Place, Storage
-from raydist.retrieval.corpus_stages import ROW_GROUP, CorpusTables, Sentences, Vectors, open_sentences
+from raydist.retrieval.corpus_stages import ROW_GROUP, CorpusTables, Sentences, open_sentences
 from raydist.retrieval.encode import TextEncoder
+from raydist.retrieval.index_stages import Vectors
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from raydist.objectives.ranking import allowed_columns
 from raydist.records import SILVER_SCHEMA
 from raydist.retrieval.corpus_stages import Corpus
 from raydist.retrieval.cross_encoder import load_cross_encoder, sigmoid
-from raydist.retrieval.mining_stages import CrossEncoderModel, DualTrainingRows, GoldScores, repeated_positives
+from raydist.retrieval.mining_stages import CrossEncoderModel, GoldScores
+from raydist.retrieval.row_stages import DualTrainingRows, repeated_positives
 from raydist.retrieval.rows import PairRows
 
 # --- rows of the dual encoder ----------------------------------------------------------------------------------------

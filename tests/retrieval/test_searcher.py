@@ -19,8 +19,8 @@ from raydist.files.storage import Storage, folder_digest
 from raydist.models.folders import model_folder
 from raydist.retrieval import bm25, faiss_shards
 from raydist.retrieval import dense as dense
-from raydist.retrieval.corpus_stages import Vectors
 from raydist.retrieval.encode import ENCODE_ROWS, TextEncoder
+from raydist.retrieval.index_stages import Vectors
 from raydist.retrieval.searcher import Searcher, add_sentences, publish
 
 TINY = {"name": "builtin:tiny", "revision": None}
