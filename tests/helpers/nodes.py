@@ -66,10 +66,11 @@ def nodes(count: int, head_cpus: int = 2):
 
 
 def make_run(ours, folder: Path, name: str, *overrides: str, config: str = "debug_reader"):
-    from raydist.cluster.pipeline import Run
+    from raydist.cluster.machine import RayMachine
     from raydist.config import load_config
+    from raydist.runs.run import Run
 
-    run = Run(load_config(config, [f"storage={folder}", f"name={name}", *overrides]).config, ours)
+    run = Run(load_config(config, [f"storage={folder}", f"name={name}", *overrides]).config, RayMachine(ours))
     run.begin()
     return run
 
@@ -107,23 +108,24 @@ def step_of(run) -> int:
 
 def two_workers(folder: Path) -> dict:
     """DDP over two nodes against one worker."""
-    from raydist.cluster import pipeline
+    from raydist.reader import flow
 
     with nodes(2) as (_, _, ours):
         one, two = make_run(ours, folder, "one", *STEPS), make_run(ours, folder, "two", *STEPS, "cluster.workers=2")
-        pipeline.train(one)
-        pipeline.train(two)
+        flow.train(one)
+        flow.train(two)
         return {"one": losses(one), "two": losses(two), "attempts": two.folder.read_json("workers.json")}
 
 
 def a_node_leaves_and_comes_back(folder: Path) -> dict:
     """Elastic training: two workers, then one, then two again; and the steps of an undisturbed one."""
-    from raydist.cluster import pipeline
+    from raydist.reader import flow
+    from raydist.reader.prepare import prepare
 
     steps = [*STEPS, "train.max_steps=2000", "train.epochs=200", "train.log_every=1", "optim.lr=1e-5"]
     with nodes(2, head_cpus=0) as (cluster, added, ours):
         run = make_run(ours, folder, "elastic", *steps, "cluster.workers=[1, 2]")
-        pipeline.prepare(run, ["train"])
+        prepare(run, ["train"])
         seen: dict[str, int] = {}
 
         def disturb() -> None:
@@ -137,17 +139,18 @@ def a_node_leaves_and_comes_back(folder: Path) -> dict:
 
         thread = threading.Thread(target=disturb, daemon=True)
         thread.start()
-        pipeline.train(run)
+        flow.train(run)
         thread.join(1)
         calm = make_run(ours, folder, "calm", *steps)
-        pipeline.train(calm)
+        flow.train(calm)
         found = {"losses": losses(run), "calm": losses(calm), "attempts": run.folder.read_json("workers.json")}
         return found | {"seen": seen, "steps": run.folder.read_json("fitted.json")["steps"]}
 
 
 def notice(folder: Path) -> dict:
     """A node is to be taken away: a checkpoint is there before it goes."""
-    from raydist.cluster import pipeline
+    from raydist.reader import flow
+    from raydist.reader.prepare import prepare
 
     steps = [
         *STEPS,
@@ -161,7 +164,7 @@ def notice(folder: Path) -> dict:
         import ray.util.state
 
         run = make_run(ours, folder, "noticed", *steps)
-        pipeline.prepare(run, ["train"])
+        prepare(run, ["train"])
         seen: dict[str, int] = {}
 
         def disturb() -> None:
@@ -179,7 +182,7 @@ def notice(folder: Path) -> dict:
 
         thread = threading.Thread(target=disturb, daemon=True)
         thread.start()
-        pipeline.train(run)
+        flow.train(run)
         thread.join(1)
         first = run.folder.read_json("progress.json")["first"]
         return {"seen": seen, "resumed_from": first, "steps": run.folder.read_json("fitted.json")["steps"]}
@@ -187,7 +190,7 @@ def notice(folder: Path) -> dict:
 
 def scoring(folder: Path) -> dict:
     """Mining and scoring spread over two nodes; then again, and one of them dies."""
-    from raydist.cluster import retrieval
+    from raydist.retrieval import flow
 
     settings = ("mining.part_questions=5", "cluster.actors=2", "cluster.threads_per_worker=1")
     with nodes(2) as (cluster, added, ours):
@@ -201,7 +204,7 @@ def scoring(folder: Path) -> dict:
 
         looking = threading.Thread(target=look, daemon=True)
         looking.start()
-        retrieval.mine_only(calm)
+        flow.mine(calm)
         over.set()
         looking.join()
         disturbed = make_run(ours, folder / "disturbed", "mined", *settings, config="debug_retrieval")
@@ -217,7 +220,7 @@ def scoring(folder: Path) -> dict:
 
         thread = threading.Thread(target=disturb, daemon=True)
         thread.start()
-        retrieval.mine_only(disturbed)
+        flow.mine(disturbed)
         thread.join(30)
         then = len(scored.get("then", []))
         return {"at_work": sorted(at_work), "killed": not thread.is_alive(), "parts": then, "of": len(parts_of("calm"))}

@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.corpora import AROUND, TEXTS, corpus_in, tiny_encoder
 
-from raydist.corpus import passages
+from raydist.corpus import columns
+from raydist.corpus.formats.beir import open_beir
+from raydist.corpus.sentences import split_sentences
 from raydist.files.local import make_part
 from raydist.files.stage import Made, Part, Worker, describe_part, encode_table
 from raydist.files.storage import Place, Storage
@@ -93,11 +95,11 @@ def test_a_set_is_written_in_row_groups(tmp_path, world):
 
 
 def test_sentences_are_written_block_by_block_and_stand_for_the_rows_of_the_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(passages, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(columns, "BLOCK_ROWS", 3)
     folder = tmp_path / "beir"
     (folder / "qrels").mkdir(parents=True)
     texts = ["It fell. It rose.", "It rose! It fell.", "It fell. Again it fell."]
-    rows = [{"_id": f"d{n}", "text": texts[n % 3], "sentences": passages.split_sentences(texts[n % 3])} for n in range(7)]
+    rows = [{"_id": f"d{n}", "text": texts[n % 3], "sentences": split_sentences(texts[n % 3])} for n in range(7)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
     (folder / "queries.jsonl").write_text('{"_id": "q", "text": "What rose?"}\n{"_id": "r", "text": "Of dev?"}\n')
     (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq\td6#1\t1\n")
@@ -108,7 +110,7 @@ def test_sentences_are_written_block_by_block_and_stand_for_the_rows_of_the_part
     assert made.counts.duplicates == {"exact": 11, "near": 0}
     assert made.beside["rejected"]["reason"].to_pylist() == ["duplicate id"]
     assert made.counts.notes == {"questions that this split's gold says nothing of: left out": 1}
-    whole = passages.open_beir(folder, "train").whole()
+    whole = open_beir(folder, "train").whole()
     for name in ("sentences", "passages"):
         with Storage(str(tmp_path / "stage")).open_input(f"{name}-00000.parquet") as file:
             written = pq.ParquetFile(file)
