@@ -74,7 +74,7 @@ def _changes(overrides: Overrides) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has come to.
+    """The result of a run: its folder and its final metrics.
 
     >>> import raydist
     >>> outcome = raydist.train("debug_reader", {"data.train.questions": 20, "data.dev.questions": 10})

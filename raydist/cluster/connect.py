@@ -125,7 +125,7 @@ def restore(before: Mapping[str, str | None]) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Knock before asking: Ray itself would wait for minutes."""
+    """Probe the address first: Ray itself would wait for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdigit():  # "auto" and the like: Ray knows where
         return

@@ -89,7 +89,7 @@ def _stand_back(cluster: Cluster, wanted: bool = True) -> None:
 
 
 def storage_problem(error: Exception, run: Storage) -> StorageError | None:
-    """A StorageError of a worker, as it looks after its journey; a disk that was full for Ray itself, in its words."""
+    """Recover a worker's StorageError from Ray's wrapping, or a full disk that Ray itself reported."""
     for text in map(str, (*getattr(error, "worker_failures", {}).values(), error)):
         if "cannot write " in text:
             return StorageError("cannot write " + text.split("cannot write ")[-1].strip())

@@ -1,4 +1,4 @@
-"""Ray Train's trainer, without what training here has no use for."""
+"""Ray Train's trainer, without what training here does not use."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ CLEANER = "PlacementGroupCleanerCallback"  # frees what a lost driver held; a lo
 
 
 class Trainer(TorchTrainer):
-    """Without two processes, each of which takes seconds to start on a small machine, and without Ray's handler of Ctrl-C.
+    """TorchTrainer without two slow auxiliary processes and without Ray's handler of Ctrl-C.
 
-    By Ray's names: under other names they would be back, which a test would tell.
+    It overrides private methods of Ray; a test checks their names.
     """
 
     def __init__(self, *args: Any, local: bool, **kwargs: Any) -> None:

@@ -29,7 +29,7 @@ class Settings:
         self.sections = {section for name in values for section in sections_above(name)}
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a key that may not be there: what a version without it did, where its section is there."""
+        """A key's value; if it is missing and its section is there, what versions without the key did."""
         if name in self.values:
             return self.values[name]
         key = find_key(name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -13,7 +13,9 @@ from pydantic.fields import FieldInfo
 
 from raydist.config.keys import Key, either, inner_sections, known_key, nearest_names
 from raydist.config.run import Config
-from raydist.config.section import OneOf
+from raydist.config.section import ConfigError, OneOf, Section
+
+AnySection = TypeVar("AnySection", bound=Section)
 
 # in the place of a problem: which alternative it is of
 SHAPES = ("function-", "tuple[", "constrained-", "literal[", "list[", "dict[")
@@ -22,10 +24,12 @@ SHAPES = ("function-", "tuple[", "constrained-", "literal[", "list[", "dict[")
 # --- problems --------------------------------------------------------------------------------------------------------
 
 
-def explained(error: ValidationError) -> list[str]:
-    """A line for each problem. Where alternatives are allowed, each has its own: those of another shape than the value's are
-    left out, if one has its shape."""
-    problems = [(tuple(_path(problem)), problem) for problem in error.errors()]
+def explained(error: ValidationError, section: str = "") -> list[str]:
+    """A line for each problem of the config, or of one section. Where alternatives are allowed, each has its own: those of
+    another shape than the value's are left out, if one has its shape."""
+    above = tuple(section.split(".")) if section else ()
+    errors: list[Any] = [{**problem, "loc": (*above, *problem["loc"])} for problem in error.errors()]
+    problems = [(tuple(_path(problem)), problem) for problem in errors]
 
     def is_of_shape(problem: Any) -> bool:
         return not problem["type"].endswith(("_type", "literal_error"))
@@ -37,9 +41,17 @@ def explained(error: ValidationError) -> list[str]:
     return [_line(problem) for path, problem in problems if is_of_shape(problem) or not has_a_better(path)]
 
 
+def checked_section(kind: type[AnySection], name: str, values: Mapping[str, Any]) -> AnySection:
+    """A section with some values, checked as in a config; a ConfigError lists the problems under the names of keys."""
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError("; ".join(explained(error, name))) from None
+
+
 def problems_beside(values: dict, error: ValidationError) -> list[str]:
-    """What is wrong between keys, where others that are wrong by themselves keep it from being looked at: the same values are
-    checked without these. A problem that names one of them may come from its absence, and waits until it is mended.
+    """Problems between keys that errors of single keys would hide: the values are checked again without the wrong keys. A
+    problem that names one of these may come from its absence, and is left out.
     """
     kinds = {tuple(_present_part(values, _path(problem))): problem["type"] for problem in error.errors()}
     wrong = {path: kind for path, kind in kinds.items() if path and kind != "value_error"}

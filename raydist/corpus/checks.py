@@ -274,7 +274,7 @@ class ExampleChecks:
 def whole_and_new(
     rows: pa.Table, what: str, empty: str, file: str, lines: Sequence[int], known: KnownIds, rejected: list[Rejected]
 ) -> pa.Table:
-    """The rows that have a text, and an id that has not come before; of the others is said why not."""
+    """Rows with text and a new id; the others are rejected with a reason."""
     ids, texts = rows[f"{what}_id"].to_pylist(), rows["text"].to_pylist()
     is_kept = np.array([not is_blank(text) for text in texts], bool)
     with_text = np.flatnonzero(is_kept)

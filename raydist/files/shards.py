@@ -69,10 +69,10 @@ def load_strings(folder: Path, name: str) -> pa.LargeStringArray:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write to, which takes its place, whole, when the block has ended well; one that is there gives way.
+    """A scratch folder that replaces `folder` atomically when the block succeeds.
 
-    Where two do this at once, both have the same to put there (a part depends on its specification alone): one of them stays.
-    What a killed process leaves begins with a dot and ends in .tmp, and nobody takes it for anything else.
+    Two processes that do this at once write the same content (a part depends on its specification alone): one of them stays.
+    What a killed process leaves begins with a dot and ends in .tmp, and is never read.
     """
     building = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
     old = building / "old"

@@ -98,8 +98,8 @@ def keep_loops(
     first: int,
     last: int,
 ) -> None:
-    """Put products [Q, R] that may be among the best ``width`` beside those of before, for the questions from ``first`` to
-    ``last``. When codes[q] is full, the best ``width`` of them stay, and the ``least`` of these is the new bar. To be compiled.
+    """Merge products [Q, R] into the lists of the best ``width`` of the questions from ``first`` to ``last``. When codes[q] is
+    full, the best ``width`` stay, and the ``least`` of these is the new bar. To be compiled.
     """
     lowest = np.iinfo(products.dtype).min
     flip = np.iinfo(products.dtype).max  # of a negative number all bits but the sign, so that larger numbers are larger codes

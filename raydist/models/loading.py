@@ -19,7 +19,7 @@ from raydist.models.encoders import set_dropout
 
 @contextmanager
 def opening(auto_class: Any, folder: Path) -> Iterator[None]:
-    """What transformers says of a folder that it cannot open becomes one message; what it says of others is not shown."""
+    """Turn transformers' errors about a folder into one message; silence its warnings."""
     logging.set_verbosity_error()  # a new head is what we want, not a warning
     logging.disable_progress_bar()
     try:

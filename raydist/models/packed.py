@@ -107,8 +107,8 @@ class PairFormat:
 
 
 def cut_longer_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """How much of two lengths is kept where both share some room, as tokenizers do it: what is longer loses first, and two that
-    are both longer than half of the room get half of it each.
+    """Lengths kept when two texts share `room`: the longer is truncated first, as tokenizers do; two that are both longer than
+    half of the room get half of it each.
     """
     if first + second <= room:
         return first, second

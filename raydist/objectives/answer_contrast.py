@@ -9,20 +9,19 @@ Rivals are compared with gold as normalised text, by numbers instead of strings 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raydist.config.explain import checked_section
+from raydist.config.objectives import AnswerContrastConfig
 from raydist.draws import keyed_uniform
-from raydist.errors import InputError
 from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term, at_least_float32, gather_group
 from raydist.objectives.span import check_reduction
 from raydist.objectives.text_codes import span_text_codes
-
-SELECTORS = ("nearest", "top1", "random")
-NEGATIVES = ("hard", "in_batch", "both")
 
 # (start_BT, end_BT, passage_BT, k, max_answer_length) -> start, end, score, valid [B, k], best first: reader.decode.top_spans
 TopSpans = Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor, Tensor, Tensor]]
@@ -74,39 +73,18 @@ class AnswerContrast(Objective):
         top_spans: TopSpans,
         codes_4V: Tensor,
         *,
-        alpha: float = 0.5,
-        tau: float = 10.0,
-        top: int = 50,
-        theta: int = 1,
-        select: str = "nearest",
-        negatives: str = "both",
-        hard_from_others: bool = False,
-        question: str = "mean",
-        gather: bool = True,
         max_answer_length: int = 30,
         first_step: int = 0,
         span_reduction: str = "mean",
+        **settings: Any,
     ) -> None:
         super().__init__()
-        wanted = {
-            f"alpha should be between 0 and 1, got {alpha}": 0 <= alpha <= 1,
-            f"tau divides the similarities and should be greater than 0, got {tau}": tau > 0,
-            f"top should be 1 or more, got {top}": top >= 1,
-            f"theta should be between 1 and top ({top}), got {theta}": 1 <= theta <= top,
-            f"select is one of {', '.join(SELECTORS)}, got {select!r}": select in SELECTORS,
-            f"negatives is one of {', '.join(NEGATIVES)}, got {negatives!r}": negatives in NEGATIVES,
-            f"hard_from_others needs hard negatives, and negatives is {negatives!r}": not (
-                hard_from_others and negatives == "in_batch"
-            ),
-            f"question is mean or cls, got {question!r}": question in ("mean", "cls"),
-        }
-        if problems := [f"objectives.answer_contrast.{message}" for message, holds in wanted.items() if not holds]:
-            raise InputError("; ".join(problems))
+        own = checked_section(AnswerContrastConfig, "objectives.answer_contrast", settings)
         self.top_spans = top_spans
         self.codes_4V = codes_4V  # not a buffer: those are sent to all ranks in every step
-        self.alpha, self.tau, self.top, self.theta, self.select = alpha, tau, top, theta, select
-        self.negatives, self.hard_from_others, self.question = negatives, hard_from_others, question
-        self.gather, self.max_answer_length, self.first_step = gather, max_answer_length, first_step
+        self.alpha, self.tau, self.top, self.theta, self.select = own.alpha, own.tau, own.top, own.theta, own.select
+        self.negatives, self.hard_from_others, self.question = own.negatives, own.hard_from_others, own.question
+        self.gather, self.max_answer_length, self.first_step = own.gather, max_answer_length, first_step
         self.span_reduction = check_reduction(span_reduction)
 
     def alpha_at(self, step: int) -> float:

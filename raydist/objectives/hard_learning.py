@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raydist.config.explain import checked_section
+from raydist.config.objectives import HardLearningConfig
 from raydist.draws import keyed_uniform
 from raydist.errors import InputError
 from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term
 from raydist.objectives.span import check_reduction, span_log_probs
 
-MODES = ("posterior", "mml", "hard_em", "learned", "ce")
 PRIOR_LR = 1e-2
 
 
@@ -73,33 +74,13 @@ class HardLearning(Objective):
     ['entropy', 'gold_first', 'loss']
     """
 
-    def __init__(
-        self,
-        mode: str = "posterior",
-        *,
-        temperature: float = 1.0,
-        kappa: float = 4.0,
-        rho: float = 0.5,
-        hard_em_steps: int = 4000,
-        eta: float = 1.0,
-        span_reduction: str = "mean",
-        mask_non_passage: bool = True,
-    ) -> None:
+    def __init__(self, *, span_reduction: str = "mean", mask_non_passage: bool = True, **settings: Any) -> None:
         super().__init__()
-        wanted = {
-            f"mode is one of {', '.join(MODES)}, got {mode!r}": mode in MODES,
-            f"temperature should be greater than 0, got {temperature}": temperature > 0,
-            f"kappa should be 0 or more, and finite, got {kappa}": 0 <= kappa < float("inf"),
-            f"rho should be between 0 and 1, got {rho}": 0 <= rho <= 1,
-            f"hard_em_steps should be 1 or more, got {hard_em_steps}": hard_em_steps >= 1,
-            f"eta should be greater than 0 (the learned prior has no other anchor), got {eta}": eta > 0,
-        }
-        if problems := [f"objectives.hard_learning.{message}" for message, holds in wanted.items() if not holds]:
-            raise InputError("; ".join(problems))
-        self.mode, self.temperature, self.kappa, self.rho, self.eta = mode, temperature, kappa, rho, eta
-        self.hard_em_steps, self.mask_non_passage = hard_em_steps, mask_non_passage
+        own = checked_section(HardLearningConfig, "objectives.hard_learning", settings)
+        self.mode, self.temperature, self.kappa, self.rho, self.eta = own.mode, own.temperature, own.kappa, own.rho, own.eta
+        self.hard_em_steps, self.mask_non_passage = own.hard_em_steps, mask_non_passage
         self.span_reduction = check_reduction(span_reduction)
-        if mode == "learned":
+        if own.mode == "learned":
             self.type_logits = nn.Parameter(torch.tensor([4.0, 0.0, -2.0]))  # gold, one boundary, neither
 
     def parameter_groups(self) -> list[dict[str, Any]]:

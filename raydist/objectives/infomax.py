@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raydist.config.explain import checked_section
+from raydist.config.objectives import InfomaxConfig
 from raydist.draws import keyed_uniform
-from raydist.errors import InputError
 from raydist.objectives.base import (
     Batch,
     GroupRows,
@@ -33,7 +34,6 @@ from raydist.objectives.base import (
 )
 from raydist.objectives.span import check_reduction
 
-SUMMARIES = ("mean", "max", "sample")
 WEIGHTS = {"paper": 0.3, "reference": 0.25}  # lambda, relative to L_span(sum)
 REDRAWS = 4
 
@@ -121,6 +121,7 @@ class Infomax(Objective):
 
     Parts ``local`` and ``global`` are -LC and -GC, means over the usable rows; ``local_accuracy`` and ``global_accuracy`` are
     for looking at. Dropout on the inputs of g is drawn once a vector, by its row, and shared by all pairs that vector is in.
+    `settings` are the keys of `objectives.infomax`.
 
     >>> import torch, raydist
     >>> reader = raydist.SpanReader.over("builtin:tiny")
@@ -136,42 +137,22 @@ class Infomax(Objective):
     ['global', 'global_accuracy', 'local', 'local_accuracy']
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        *,
-        weight: float | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.5,
-        context: int = 5,
-        summary: str = "mean",
-        variant: str = "paper",
-        dropout: float = 0.5,
-        lr: float | None = None,
-        span_reduction: str = "mean",
-    ) -> None:
+    def __init__(self, hidden_size: int, *, span_reduction: str = "mean", **settings: Any) -> None:
         super().__init__()
         check_reduction(span_reduction)
-        if variant not in WEIGHTS:
-            raise InputError(f"infomax.variant is {variant!r}; it is one of {', '.join(WEIGHTS)}")
-        if summary not in SUMMARIES:
-            raise InputError(f"infomax.summary is {summary!r}; it is one of {', '.join(SUMMARIES)}")
-        weight = WEIGHTS[variant] if weight is None else weight
-        if weight < 0 or alpha < 0 or beta < 0:
-            raise InputError(f"infomax weights are 0 or more, got weight={weight}, alpha={alpha}, beta={beta}")
-        if alpha == beta == 0:
-            raise InputError("infomax.alpha and infomax.beta are both 0, which leaves nothing; set one, or leave infomax out")
-        if context < 0:
-            raise InputError(f"infomax.context is a number of words around the answer, 0 or more, got {context}")
-        if not 0 <= dropout < 1:
-            raise InputError(f"infomax.dropout is at least 0 and below 1, got {dropout}")
-        if lr is not None and lr <= 0:
-            raise InputError(f"infomax.lr is above 0, or left out for the common rate, got {lr}")
+        own = checked_section(InfomaxConfig, "objectives.infomax", settings)
+        weight = WEIGHTS[own.variant] if own.weight is None else own.weight
         scale = weight * (0.5 if span_reduction == "mean" else 1.0)  # lambda belongs to L_span(sum) (3.6)
-        self.part_weights = {part: scale * share for part, share in (("local", alpha), ("global", beta)) if share}
+        self.part_weights = {part: scale * share for part, share in (("local", own.alpha), ("global", own.beta)) if share}
         self.discriminators = nn.ModuleDict({part: Discriminator(hidden_size) for part in self.part_weights})
-        self.context, self.summary, self.variant, self.dropout, self.lr = context, summary, variant, dropout, lr
-        self.total_scale = 1 / 3 if variant == "reference" else 1.0  # released code: (ls + le + 0.25 info) / 3
+        self.context, self.summary, self.variant, self.dropout, self.lr = (
+            own.context,
+            own.summary,
+            own.variant,
+            own.dropout,
+            own.lr,
+        )
+        self.total_scale = 1 / 3 if own.variant == "reference" else 1.0  # released code: (ls + le + 0.25 info) / 3
 
     def weights(self, step: int) -> dict[str, float]:
         return self.part_weights | {f"{part}_accuracy": 0.0 for part in self.part_weights}

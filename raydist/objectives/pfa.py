@@ -16,8 +16,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raydist.config.explain import checked_section
+from raydist.config.objectives import PfaConfig
 from raydist.draws import keyed_uniform
-from raydist.errors import InputError
 from raydist.objectives.base import (
     Batch,
     GroupRows,
@@ -31,9 +32,6 @@ from raydist.objectives.base import (
 )
 from raydist.objectives.span import check_reduction, span_term
 
-PERTURBERS = ("mlp", "noise", "dropout", "gaussian", "identity")
-ALIGNMENTS = ("cos", "fro", "kl", "js", "w1", "sinkhorn")
-PENALTIES = ("squared", "one_sided", "two_sided")
 LEAK = 0.01  # slope of LeakyReLU below 0
 
 
@@ -189,108 +187,46 @@ class Pfa(Objective):
         hidden_size: int,
         *,
         words_VE: Tensor | None = None,
-        perturber: str = "mlp",
-        bottleneck: int = 500,
-        start: str = "projection",
-        delta: float = 0.5,
-        align: str = "w1",
-        lambda1: float = 1.0,
-        lambda2: float = 1.0,
-        gamma: float = 1.0,
-        alpha: float = 0.5,
-        every: int = 1,
-        scope: str = "passage",
-        penalty: str = "squared",
-        penalty_at: str = "representation",
-        critic_sees: str = "scaled",
-        critic_size: int | None = None,
-        critic_steps: int = 0,
-        critic_lr: float = 1e-4,
-        beta_kl: float = 1.0,
-        prior_dropout: float = 0.1,
-        sinkhorn_tokens: int = 256,
-        sinkhorn_epsilon: float = 0.05,
-        sinkhorn_iterations: int = 20,
         span_reduction: str = "mean",
         mask_non_passage: bool = True,
+        **settings: Any,
     ) -> None:
         super().__init__()
         check_reduction(span_reduction)
-        for name, value, known in (
-            ("perturber", perturber, PERTURBERS),
-            ("align", align, ALIGNMENTS),
-            ("penalty", penalty, PENALTIES),
-            ("penalty_at", penalty_at, ("representation", "embedding")),
-            ("scope", scope, ("passage", "all")),
-            ("start", start, ("random", "projection")),
-            ("critic_sees", critic_sees, ("scaled", "raw")),
-        ):
-            if value not in known:
-                raise InputError(f"pfa.{name} is {value!r}; it is one of {', '.join(known)}")
-        for name, number, wanted, fits in (
-            ("bottleneck", bottleneck, "1 or more", bottleneck >= 1),
-            ("delta", delta, "above 0, and below 1 for dropout", delta > 0 and (perturber != "dropout" or delta < 1)),
-            ("lambda1", lambda1, "0 or more", lambda1 >= 0),
-            ("lambda2", lambda2, "0 or more", lambda2 >= 0),
-            ("gamma", gamma, "above 0: without a penalty the critic has no maximum", gamma > 0),
-            ("alpha", alpha, "between 0 and 1", 0 <= alpha <= 1),
-            ("every", every, "1 or more", every >= 1),
-            ("critic_size", critic_size, "1 or more", critic_size is None or critic_size >= 1),
-            ("critic_steps", critic_steps, "0 or more", critic_steps >= 0),
-            ("critic_lr", critic_lr, "above 0", critic_lr > 0),
-            ("beta_kl", beta_kl, "0 or more", beta_kl >= 0),
-            ("prior_dropout", prior_dropout, "between 0 and 1", 0 < prior_dropout < 1),
-            ("sinkhorn_tokens", sinkhorn_tokens, "2 or more", sinkhorn_tokens >= 2),
-            ("sinkhorn_epsilon", sinkhorn_epsilon, "above 0", sinkhorn_epsilon > 0),
-            ("sinkhorn_iterations", sinkhorn_iterations, "1 or more", sinkhorn_iterations >= 1),
-        ):
-            if not fits:
-                raise InputError(f"pfa.{name} is {number}; it should be {wanted}")
-        if lambda1 == lambda2 == 0 and perturber != "gaussian":
-            raise InputError("pfa.lambda1 and pfa.lambda2 are both 0, which leaves nothing; set one, or leave pfa out")
-        if critic_steps and penalty_at == "embedding":
-            raise InputError(
-                "pfa.critic_steps works on finished representations and pfa.penalty_at: embedding needs the encoder; "
-                "set critic_steps to 0 or penalty_at to representation"
-            )
-        embedding_size = hidden_size if words_VE is None else words_VE.shape[1]
-        self.perturber, self.delta, self.align, self.gamma, self.alpha = perturber, delta, align, gamma, alpha
-        self.every, self.penalty, self.penalty_at = every, penalty, penalty_at
-        self.critic_scale = hidden_size**-0.5 if critic_sees == "scaled" else 1.0
-        self.critic_steps, self.critic_lr = critic_steps, critic_lr
-        self.sinkhorn_tokens, self.sinkhorn_epsilon, self.sinkhorn_iterations = (
-            sinkhorn_tokens,
-            sinkhorn_epsilon,
-            sinkhorn_iterations,
-        )
+        self.settings = own = checked_section(PfaConfig, "objectives.pfa", settings)
+        self.critic_scale = hidden_size**-0.5 if own.critic_sees == "scaled" else 1.0
         self.span_reduction, self.mask_non_passage = span_reduction, mask_non_passage
-        self.scope = "all" if perturber == "gaussian" else scope
-        self.prior_variance = (prior_dropout / (1 - prior_dropout)) ** 0.5  # v0, taken as the variance (4.8)
-
-        to_mean = 1.0 if span_reduction == "mean" else 2.0  # the lambdas are defined on L_span(mean)
+        self.scope = "all" if own.perturber == "gaussian" else own.scope
+        self.prior_variance = (own.prior_dropout / (1 - own.prior_dropout)) ** 0.5  # v0, taken as the variance (4.8)
+        embedding_size = hidden_size if words_VE is None else words_VE.shape[1]
+        self.to_mean = 1.0 if span_reduction == "mean" else 2.0  # the lambdas are defined on L_span(mean)
         self.mlp: nn.Sequential | None = None
         self.critic: Critic | None = None
-        if perturber == "gaussian":
-            self.total_scale = 0.5  # 1/2 (L_S + L_pert) + beta KL = 1/2 (L_S + L_pert + 2 beta KL)
-            self.part_weights = {"perturbed_span": 1.0, "kl": 2 * beta_kl * to_mean}
-            last = nn.Linear(hidden_size, 2 * embedding_size)
-            with torch.no_grad():  # start at the prior, N(1, v0), not at embeddings times 0
-                last.bias[:embedding_size] += 1
-                last.bias[embedding_size:] += float(np.log(self.prior_variance))
-            self.mlp = nn.Sequential(nn.Linear(hidden_size, hidden_size), nn.ReLU(), last)
+        if own.perturber == "gaussian":
+            self._build_gaussian(hidden_size, embedding_size)
             return
-        self.part_weights = {"perturbed_span": lambda1}
-        if perturber == "mlp":
-            inner, outer = nn.Linear(embedding_size, bottleneck), nn.Linear(bottleneck, embedding_size)
-            if start == "projection":
+        self.part_weights = {"perturbed_span": own.lambda1}
+        if own.perturber == "mlp":
+            inner, outer = nn.Linear(embedding_size, own.bottleneck), nn.Linear(own.bottleneck, embedding_size)
+            if own.start == "projection":
                 _start_as_projection(inner, outer, words_VE)
             self.mlp = nn.Sequential(inner, nn.LeakyReLU(LEAK), outer)
-        if lambda2:
-            self.part_weights["alignment"] = lambda2 * to_mean
-            if align == "w1":
+        if own.lambda2:
+            self.part_weights["alignment"] = own.lambda2 * self.to_mean
+            if own.align == "w1":
                 self.part_weights |= {"critic": 1.0, "penalty": 0.0}
-                self.critic = Critic(hidden_size, critic_size or round(hidden_size * 8 / 3))
+                self.critic = Critic(hidden_size, own.critic_size or round(hidden_size * 8 / 3))
                 nn.init.zeros_(self.critic.outer.weight)  # flat: with random slopes the reader would run along them (4.5)
+
+    def _build_gaussian(self, hidden_size: int, embedding_size: int) -> None:
+        """SWEP (4.8): it starts at the prior, N(1, v0), not at embeddings times 0."""
+        self.total_scale = 0.5  # 1/2 (L_S + L_pert) + beta KL = 1/2 (L_S + L_pert + 2 beta KL)
+        self.part_weights = {"perturbed_span": 1.0, "kl": 2 * self.settings.beta_kl * self.to_mean}
+        last = nn.Linear(hidden_size, 2 * embedding_size)
+        with torch.no_grad():
+            last.bias[:embedding_size] += 1
+            last.bias[embedding_size:] += float(np.log(self.prior_variance))
+        self.mlp = nn.Sequential(nn.Linear(hidden_size, hidden_size), nn.ReLU(), last)
 
     def weights(self, step: int) -> dict[str, float]:
         return dict(self.part_weights)
@@ -299,11 +235,11 @@ class Pfa(Objective):
         """The critic: its own rate, no decay."""
         if self.critic is None:
             return []
-        return [{"params": list(self.critic.parameters()), "lr": self.critic_lr, "weight_decay": 0.0}]
+        return [{"params": list(self.critic.parameters()), "lr": self.settings.critic_lr, "weight_decay": 0.0}]
 
     def applies(self, step: int) -> bool:
         """Whether this step has a second pass."""
-        return step % self.every == 0
+        return step % self.settings.every == 0
 
     def forward(self, batch: Batch, output: ReaderOutput, reader: Reader) -> dict[str, Term]:
         if not self.applies(batch.step):
@@ -336,16 +272,16 @@ class Pfa(Objective):
     def perturb(self, batch: Batch, words_BTE: Tensor, hidden_BTH: Tensor) -> tuple[Tensor, Tensor | None]:
         """The perturbed embeddings, and for ``gaussian`` the sum over real tokens of its KL divergence."""
         kl = None
-        if self.perturber == "identity":
+        if self.settings.perturber == "identity":
             return words_BTE, None
-        if self.perturber == "mlp":
+        if self.settings.perturber == "mlp":
             assert self.mlp is not None
             changed_BTE = self.mlp(words_BTE)
-        elif self.perturber == "noise":
-            changed_BTE = words_BTE + self.delta * (2 * keyed_draws(batch, words_BTE, "pfa.noise") - 1)
-        elif self.perturber == "dropout":
-            kept_BTE = keyed_draws(batch, words_BTE, "pfa.dropout") >= self.delta
-            changed_BTE = words_BTE * kept_BTE / (1 - self.delta)
+        elif self.settings.perturber == "noise":
+            changed_BTE = words_BTE + self.settings.delta * (2 * keyed_draws(batch, words_BTE, "pfa.noise") - 1)
+        elif self.settings.perturber == "dropout":
+            kept_BTE = keyed_draws(batch, words_BTE, "pfa.dropout") >= self.settings.delta
+            changed_BTE = words_BTE * kept_BTE / (1 - self.settings.delta)
         else:
             assert self.mlp is not None
             with torch.autocast(words_BTE.device.type, enabled=False):  # a divergence in bf16 would be wrong by its rounding
@@ -369,7 +305,7 @@ class Pfa(Objective):
         reader: Reader,
     ) -> dict[str, Term]:
         """The alignment and, with w1, the critic's own loss and its penalty."""
-        if self.align == "sinkhorn":
+        if self.settings.align == "sinkhorn":
             return {"alignment": Term(self._sinkhorn(batch, output, changed), float(len(batch.groups)))}
         count = batch.count(self.num_tokens)
         token_N = self.acts_on(batch).flatten().nonzero().squeeze(1)
@@ -377,14 +313,14 @@ class Pfa(Objective):
             at_least_float32(side.hidden_BTH).flatten(0, 1).index_select(0, token_N) for side in (output, changed)
         )
         if self.critic is None:
-            return {"alignment": Term(token_distances(self.align, clean_NH, perturbed_NH).sum(), count)}
+            return {"alignment": Term(token_distances(self.settings.align, clean_NH, perturbed_NH).sum(), count)}
 
         clean_NH, perturbed_NH = self.critic_scale * clean_NH, self.critic_scale * perturbed_NH  # what the critic sees
         if self.training and batch.group == 0:
             self._improve_critic(clean_NH.detach(), perturbed_NH.detach(), self.num_tokens(batch.world))
         distance, *slopes = critic_scores(self.critic, clean_NH, perturbed_NH)
-        if self.penalty_at == "representation":
-            penalty = self._mixture(*(slope_penalty(slope_NH, self.penalty).sum() for slope_NH in slopes))
+        if self.settings.penalty_at == "representation":
+            penalty = self._mixture(*(slope_penalty(slope_NH, self.settings.penalty).sum() for slope_NH in slopes))
         else:
             leaf_BTE = words_BTE.detach().requires_grad_()
             again_BTH = reader(batch, leaf_BTE).hidden_BTH  # with its own dropout, on which H's slopes are taken anew
@@ -396,36 +332,36 @@ class Pfa(Objective):
             )
         return {
             "alignment": Term(with_critic_fixed(distance, (slopes[0], slopes[1]), clean_NH, perturbed_NH), count),
-            "critic": Term(self.gamma * penalty - distance, count),
+            "critic": Term(self.settings.gamma * penalty - distance, count),
             "penalty": Term(penalty.detach(), count),
         }
 
     def _mixture(self, clean: Tensor, perturbed: Tensor) -> Tensor:
-        return (1 - self.alpha) * clean + self.alpha * perturbed  # Eq. 10
+        return (1 - self.settings.alpha) * clean + self.settings.alpha * perturbed  # Eq. 10
 
     def _embedding_penalty(self, hidden_BTH: Tensor, words_BTE: Tensor, slope_NH: Tensor, token_N: Tensor) -> Tensor:
         """The penalty on the gradient of sum_t H(R_t) in the embeddings; differentiable in H alone, through its slopes in R."""
         empty_MH = torch.zeros_like(hidden_BTH).flatten(0, 1)
         direction_MH = empty_MH.index_copy(0, token_N, slope_NH.detach().to(empty_MH.dtype)).requires_grad_()
         (pulled_BTE,) = torch.autograd.grad(hidden_BTH, words_BTE, direction_MH.view_as(hidden_BTH), create_graph=True)
-        penalty = slope_penalty(pulled_BTE.flatten(0, 1).index_select(0, token_N), self.penalty).sum()
+        penalty = slope_penalty(pulled_BTE.flatten(0, 1).index_select(0, token_N), self.settings.penalty).sum()
         (wanted_MH,) = torch.autograd.grad(penalty, direction_MH, retain_graph=True)
         return penalty.detach() + (wanted_MH[token_N] * (slope_NH - slope_NH.detach())).sum()
 
     def _improve_critic(self, clean_NH: Tensor, perturbed_NH: Tensor, num_tokens: int) -> None:
         """Extra moves of H alone, on finished representations."""
-        for _ in range(self.critic_steps):
+        for _ in range(self.settings.critic_steps):
             assert self.critic is not None
             parameters = list(self.critic.parameters())
             distance, *slopes = critic_scores(self.critic, clean_NH, perturbed_NH)
-            penalty = self._mixture(*(slope_penalty(slope_NH, self.penalty).sum() for slope_NH in slopes))
-            loss = (self.gamma * penalty - distance) / max(1, num_tokens)
+            penalty = self._mixture(*(slope_penalty(slope_NH, self.settings.penalty).sum() for slope_NH in slopes))
+            loss = (self.settings.gamma * penalty - distance) / max(1, num_tokens)
             for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
                 if world_size() > 1:
                     dist.all_reduce(gradient)
                 with torch.no_grad():
                     # nothing depends on the outer bias: its gradient is 0 but for rounding, and 1e-8 keeps it at rest
-                    parameter.sub_(self.critic_lr * gradient / (gradient.square().mean().sqrt() + 1e-8))
+                    parameter.sub_(self.settings.critic_lr * gradient / (gradient.square().mean().sqrt() + 1e-8))
 
     def _sinkhorn(self, batch: Batch, output: ReaderOutput, changed: ReaderOutput) -> Tensor:
         """This rank's share of the divergence between samples of the group's tokens; every rank computes the same value."""
@@ -439,8 +375,8 @@ class Pfa(Objective):
             clean_GSH.flatten(0, 1),
             perturbed_GSH.flatten(0, 1),
             weight_M / weight_M.sum().clamp(min=1),
-            epsilon=self.sinkhorn_epsilon,
-            iterations=self.sinkhorn_iterations,
+            epsilon=self.settings.sinkhorn_epsilon,
+            iterations=self.settings.sinkhorn_iterations,
         )
         return divergence / world_size()
 
@@ -448,7 +384,7 @@ class Pfa(Objective):
         """Some tokens of every row, and how many tokens of the row each stands for (0: none), [B, S]."""
         mask_BT = self.acts_on(batch).cpu().numpy()
         row_B = batch.world.row[batch.mine.cpu().numpy()]
-        size = max(1, self.sinkhorn_tokens // len(batch.world))
+        size = max(1, self.settings.sinkhorn_tokens // len(batch.world))
         position_BS, weight_BS = np.zeros((len(row_B), size), dtype=np.int64), np.zeros((len(row_B), size))
         for b, row in enumerate(row_B):
             tokens = np.flatnonzero(mask_BT[b])

@@ -22,13 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raydist.config.explain import checked_section
+from raydist.config.retrieval import RetrieverConfig
 from raydist.errors import InputError
 from raydist.objectives.base import Objective, Term, at_least_float32, gather_rows
 from raydist.objectives.pairs import CrossBatch, PairBatch, PairGroup, PairVectors
-
-LOSSES = ("softmax", "margin_mse", "kl")
-OBJECTIVES = ("log", "prob")
-NORMALISE = ("count", "weight_sum")
 
 
 def allowed_columns(rows: PairGroup, mine: np.ndarray, mask_known_positives: bool = True) -> np.ndarray:
@@ -101,23 +99,11 @@ class Ranking(Objective):
     (['accuracy', 'loss'], True)
     """
 
-    def __init__(
-        self,
-        *,
-        loss: str = "softmax",
-        objective: str = "log",
-        normalise: str = "count",
-        scale: float = 100.0,
-        mask_known_positives: bool = True,
-        temperature: float = 1.0,
-    ) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
-        choices = {"loss": (loss, LOSSES), "objective": (objective, OBJECTIVES), "normalise": (normalise, NORMALISE)}
-        for name, (value, known) in choices.items():
-            if value not in known:
-                raise InputError(f"{name} is {value!r}; it is one of {', '.join(known)}")
-        self.loss, self.objective, self.normalise = loss, objective, normalise
-        self.scale, self.mask_known_positives, self.temperature = scale, mask_known_positives, temperature
+        own = checked_section(RetrieverConfig, "retriever", settings)
+        self.loss, self.objective, self.normalise = own.loss, own.objective, own.normalise
+        self.scale, self.mask_known_positives, self.temperature = own.scale, own.mask_known_positives, own.temperature
 
     def weights(self, step: int) -> dict[str, float]:
         return {"loss": 1.0}

@@ -60,7 +60,7 @@ def train(run: Run, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> No
 
 
 def check_contrast(run: Run, rows: int) -> None:
-    """Refuse a contrast whose turn never comes: known with the rows, and said before base readers are trained."""
+    """Refuse a contrast scheduled to start after training ends, before base readers are trained."""
     contrast, given = run.config.objectives.answer_contrast, run.config.train
     if not contrast or contrast.schedule != "sequential":
         return

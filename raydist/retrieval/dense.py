@@ -343,7 +343,7 @@ class DenseIndex(OpenShards):
 
 
 def _product_error(queries: np.ndarray, norms: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """By how much a product with a vector of norm 1 may be off, for each query, before it is rounded itself."""
+    """Upper bound on the rounding error of a query's product with a unit vector, before the product itself is rounded."""
     # Of D terms, each sum is off by at most D * 2^-24 * |q| |v|; 2 more for rounding at the end.
     summed = (queries.shape[1] + 2) * 2.0**-24 * norms
     if dtype == torch.float32:

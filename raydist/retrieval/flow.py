@@ -265,7 +265,7 @@ def judge_cross_encoder(
     )
     if scores["average_precision"] <= scores["dense_average_precision"]:
         say(
-            f"the cross-encoder knows no more than mining.encoder, {run.config.mining.encoder}, whose products of two vectors "
+            f"the cross-encoder is no better than mining.encoder, {run.config.mining.encoder}, whose products of two vectors "
             f"have an average precision of {100 * scores['dense_average_precision']:.1f} on the same pairs. Silver pairs are "
             "not likely to help; train it longer, on more questions, or from a larger model (cross_encoder.train, "
             "corpus.train, cross_encoder.model)"

@@ -151,7 +151,7 @@ def yield_curve(
 
 
 class Selection(NamedTuple):
-    """What is told of a whole selection."""
+    """Summary of a selection."""
 
     curve: dict  # yield_curve
     examples: pa.Table  # choose_examples
@@ -167,7 +167,7 @@ def write_selection(
     threshold: float,
     seed: int,
 ) -> Selection:
-    """All blocks of a selection as one Parquet file, and what is to be told of them, with one block in memory at a time."""
+    """Stream all blocks of a selection into one Parquet file; return the summary."""
     chosen, kept = SILVER_SCHEMA.empty_table(), 0
 
     def written(to: pq.ParquetWriter) -> Iterator[pa.Table]:

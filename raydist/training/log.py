@@ -74,7 +74,7 @@ class RunLog:
         self.begun = self.seen_at = time.monotonic()
 
     def seen_step(self, report: StepReport, weights: Mapping[str, float]) -> None:
-        """Remember a step until the next line, which tells means: an objective may act in some steps only."""
+        """Keep a step for the next log line, which holds means: some objectives act only in some steps."""
         self.recent.append((report, dict(weights)))
 
     def step(self, step: int, lr: float) -> None:
@@ -115,8 +115,7 @@ class RunLog:
         return {"seconds": self.before + time.monotonic() - self.begun, "evaluating": self.evaluating}
 
     def kept(self) -> dict[str, Any]:
-        """What a checkpoint holds of the log: times, and the steps since the last line, so that the next one tells of as many
-        as it would have."""
+        """The log's state for a checkpoint: times, and the steps since the last line."""
         return self.times() | {"untold": self.recent}
 
     def summary(self, state: TrainState) -> dict[str, Any]:

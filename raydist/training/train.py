@@ -294,7 +294,7 @@ class Training:
             keep_best(self.run, self.state)
 
     def _write_model(self) -> None:
-        """The model and what is told of its training, when it has ended."""
+        """Write the final model and the summary of its training."""
         assert self.log
         assert self.run is not None
         fitted = self.log.summary(self.state)  # before the model is written, which is no training

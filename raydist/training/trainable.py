@@ -229,14 +229,7 @@ class TrainableRetriever(Trainable):
             dropout=model.dropout,
             seed=self.config.seed,
         )
-        loss = Ranking(
-            loss=given.loss,
-            objective=given.objective,
-            normalise=given.normalise,
-            scale=given.scale,
-            temperature=given.temperature,
-            mask_known_positives=given.mask_known_positives,
-        )
+        loss = Ranking(**given.model_dump())
         return RetrieverTask(encoder, loss, chunk_rows=given.chunk_rows, cached=given.cached)
 
     def remarks(self) -> list[str]:

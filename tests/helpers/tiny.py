@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
@@ -119,3 +120,8 @@ def on_ranks(worker: Callable[[int], dict], folder: Path, world: int = 2) -> lis
     """What ``worker(rank)`` (a function of a test module: tensors, numbers, dicts) gives on each rank of a gloo group."""
     mp.spawn(_rank, (world, worker, str(folder)), nprocs=world)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(world)]
+
+
+def choices(section: type, key: str) -> tuple[str, ...]:
+    """What a key of a section may be."""
+    return get_args(section.model_fields[key].annotation)

@@ -445,14 +445,14 @@ def test_every_part_has_a_weight_and_nothing_is_kept_in_the_checkpoint():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"tau": 0.0}, "tau divides the similarities and should be greater than 0, got 0.0"),
-        ({"alpha": 1.5}, "alpha should be between 0 and 1"),
-        ({"top": 0}, "top should be 1 or more"),
-        ({"theta": 13}, "theta should be between 1 and top .12., got 13"),
-        ({"select": "hardest"}, "select is one of nearest, top1, random, got 'hardest'"),
-        ({"negatives": "none"}, "negatives is one of"),
+        ({"tau": 0.0}, "tau: should be greater than 0, got 0.0"),
+        ({"alpha": 1.5}, "alpha: should be less than 1, got 1.5"),
+        ({"top": 0}, "top: should be greater than or equal to 1"),
+        ({"theta": 13}, "theta 13 is more than the top 12 spans"),
+        ({"select": "hardest"}, "select: should be 'nearest', 'top1' or 'random', got 'hardest'"),
+        ({"negatives": "none"}, "negatives: should be"),
         ({"negatives": "in_batch", "hard_from_others": True}, "hard_from_others needs"),
-        ({"question": "max"}, "question is mean or cls"),
+        ({"question": "max"}, "question: should be 'mean' or 'cls'"),
         ({"span_reduction": "max"}, "span_reduction"),
     ],
 )

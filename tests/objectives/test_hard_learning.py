@@ -9,11 +9,14 @@ import torch
 from helpers import tiny
 
 from raydist.config import OptimConfig
+from raydist.config.objectives import HardLearningConfig
 from raydist.errors import InputError
 from raydist.objectives.base import Batch, ReaderOutput
-from raydist.objectives.hard_learning import MODES, HardLearning, overlap_f1, put_gold_in, span_types
+from raydist.objectives.hard_learning import HardLearning, overlap_f1, put_gold_in, span_types
 from raydist.objectives.span import span_log_probs
 from raydist.training.optim import build_optimizer
+
+MODES = tiny.choices(HardLearningConfig, "mode")
 
 
 def make_batch(rows=5, spans=6, step=0, without_answer=(1,)) -> Batch:
@@ -92,7 +95,7 @@ def slow_hard_learning(batch, output, mode, *, temperature, kappa, rho, a, hard)
 def test_every_mode_equals_the_slow_loop_in_value_and_gradient(mode, step):
     batch = make_batch(step=step)
     output = random_output(batch)
-    objective = HardLearning(mode, temperature=0.7, kappa=3.0, rho=0.3, hard_em_steps=4).double()
+    objective = HardLearning(mode=mode, temperature=0.7, kappa=3.0, rho=0.3, hard_em_steps=4).double()
     hard = mode == "hard_em" and objective.takes_hard_branch(batch.seed, step)
     terms = objective(batch, output, reader=None)
     a = objective.type_logits if mode == "learned" else None
@@ -106,7 +109,7 @@ def test_every_mode_equals_the_slow_loop_in_value_and_gradient(mode, step):
 
 
 def test_both_branches_of_hard_em_are_among_the_steps_above():
-    objective = HardLearning("hard_em", hard_em_steps=4)
+    objective = HardLearning(mode="hard_em", hard_em_steps=4)
     assert [objective.takes_hard_branch(make_batch(step=step).seed, step) for step in (0, 40)] == [False, True]
 
 
@@ -129,7 +132,7 @@ def test_posterior_by_hand():
     assert terms["gold_first"].mean == 1
     # mml and hard_em have neither prior nor temperature: w = 1/8 : 1/24 = 3/4, 1/4, entropy 3/4 log(4/3) + 1/4 log 4 = 0.562335
     for mode in ("mml", "hard_em"):
-        objective = HardLearning(mode, kappa=3 * math.log(2), temperature=0.5)
+        objective = HardLearning(mode=mode, kappa=3 * math.log(2), temperature=0.5)
         terms = objective(batch, ReaderOutput(torch.zeros(1), start_BT, end_BT), reader=None)
         torch.testing.assert_close(terms["entropy"].mean, torch.tensor(0.562335))
         assert terms["gold_first"].mean == 1
@@ -154,7 +157,7 @@ def only_gold(batch: Batch) -> Batch:
 def test_with_one_span_every_mode_is_the_plain_loss(mode, step):
     batch = only_gold(make_batch(step=step))
     output = random_output(batch)
-    terms = HardLearning(mode, hard_em_steps=4).double()(batch, output, reader=None)
+    terms = HardLearning(mode=mode, hard_em_steps=4).double()(batch, output, reader=None)
     torch.testing.assert_close(terms["loss"].total, sum(plain_losses(batch, output)))
     if mode == "learned":
         assert terms["anchor"].total == 0
@@ -164,15 +167,15 @@ def test_with_one_span_every_mode_is_the_plain_loss(mode, step):
 def test_with_rho_1_it_is_the_plain_loss(mode):
     batch = make_batch()
     output = random_output(batch)
-    terms = HardLearning(mode, rho=1.0).double()(batch, output, reader=None)
+    terms = HardLearning(mode=mode, rho=1.0).double()(batch, output, reader=None)
     torch.testing.assert_close(terms["loss"].total, sum(plain_losses(batch, output)))
 
 
 def test_a_flat_prior_without_floor_is_mml_plus_log_k_with_its_gradient():
     batch = make_batch()
     output = random_output(batch)
-    posterior = HardLearning("posterior", temperature=1.0, kappa=0.0, rho=0.0)(batch, output, reader=None)["loss"].total
-    mml = HardLearning("mml")(batch, output, reader=None)["loss"].total
+    posterior = HardLearning(mode="posterior", temperature=1.0, kappa=0.0, rho=0.0)(batch, output, reader=None)["loss"].total
+    mml = HardLearning(mode="mml")(batch, output, reader=None)["loss"].total
     k_B = batch.extras["nbest_mask_BK"].sum(1)[batch.has_answer_B]
     assert len(set(k_B.tolist())) > 1
     torch.testing.assert_close(posterior, mml + k_B.double().log().sum())
@@ -184,12 +187,12 @@ def test_a_flat_prior_without_floor_is_mml_plus_log_k_with_its_gradient():
 def test_a_cold_posterior_is_the_best_span():
     batch = make_batch(without_answer=())
     output = random_output(batch)
-    cold = HardLearning("posterior", temperature=1e-3, kappa=0.0, rho=0.0)(batch, output, reader=None)["loss"].mean
-    hard = HardLearning("hard_em", hard_em_steps=1)
+    cold = HardLearning(mode="posterior", temperature=1e-3, kappa=0.0, rho=0.0)(batch, output, reader=None)["loss"].mean
+    hard = HardLearning(mode="hard_em", hard_em_steps=1)
     step = next(step for step in range(1, 50) if hard.takes_hard_branch(batch.seed, step))
     best = hard(replace(batch, step=step), output, reader=None)["loss"].mean
     assert abs(cold - best) < 1e-2
-    mml = HardLearning("mml")(batch, output, reader=None)["loss"].mean
+    mml = HardLearning(mode="mml")(batch, output, reader=None)["loss"].mean
     assert abs(mml - best) > 0.1  # the other branch would have been seen
 
 
@@ -200,7 +203,7 @@ def test_masked_spans_have_no_influence_even_with_log_probability_0(mode):
     with torch.no_grad():
         output.start_BT[:, 12] = output.end_BT[:, 12] = 1e4  # P([12, 12]) is exactly 1
     mask_BK = batch.extras["nbest_mask_BK"]
-    objective = HardLearning(mode, hard_em_steps=4).double()
+    objective = HardLearning(mode=mode, hard_em_steps=4).double()
 
     def value_and_gradient(start, end, kind):
         names = ("nbest_start_BK", "nbest_end_BK", "nbest_type_BK")
@@ -221,7 +224,7 @@ def test_masked_spans_have_no_influence_even_with_log_probability_0(mode):
 def test_windows_without_answer_keep_the_plain_loss_and_every_parameter_a_gradient(mode):
     batch = make_batch(without_answer=range(5), step=40)
     output = random_output(batch, scale=50.0)
-    objective = HardLearning(mode, hard_em_steps=4, temperature=2.0).double()
+    objective = HardLearning(mode=mode, hard_em_steps=4, temperature=2.0).double()
     terms = objective(batch, output, reader=None)
     sum(term.total for term in terms.values()).backward()
     torch.testing.assert_close(terms["loss"].total, sum(plain_losses(batch, output)))
@@ -237,7 +240,7 @@ def test_windows_without_answer_keep_the_plain_loss_and_every_parameter_a_gradie
 def test_gradients_agree_with_finite_differences(mode, step):
     batch = make_batch(rows=3, spans=4, step=step)
     output = random_output(batch, scale=1.0)
-    objective = HardLearning(mode, hard_em_steps=4, temperature=0.8).double()
+    objective = HardLearning(mode=mode, hard_em_steps=4, temperature=0.8).double()
 
     def loss(start_BT, end_BT, *parameters):
         terms = objective(batch, ReaderOutput(output.hidden_BTH, start_BT, end_BT), reader=None)
@@ -248,7 +251,7 @@ def test_gradients_agree_with_finite_differences(mode, step):
 
 def test_the_learned_prior_moves_at_the_rates_of_a_training():
     """As many steps as a small training has, at its rate: the three numbers must get somewhere."""
-    objective, batch = HardLearning("learned", eta=0.01).double(), make_batch()
+    objective, batch = HardLearning(mode="learned", eta=0.01).double(), make_batch()
     before = objective.type_logits.detach().clone()
     optimizer = build_optimizer(objective, OptimConfig(lr=1e-4))
     output = random_output(batch)
@@ -262,7 +265,7 @@ def test_the_learned_prior_moves_at_the_rates_of_a_training():
 
 def test_the_learned_prior_stays_where_the_anchor_holds_it():
     batch = make_batch()
-    objective = HardLearning("learned", eta=1.0).double()
+    objective = HardLearning(mode="learned", eta=1.0).double()
     optimizer = torch.optim.LBFGS(objective.parameters(), max_iter=40, line_search_fn="strong_wolfe")
     output = random_output(batch)
 
@@ -283,7 +286,7 @@ def test_extreme_logits_in_float32_give_finite_gradients():
         batch = make_batch()
         logits_BT = torch.full(batch.input_ids_BT.shape, -3e4)
         logits = [logits_BT.index_fill(1, torch.tensor(at), 3e4).requires_grad_() for at in (5, 7)]
-        terms = HardLearning(mode, temperature=0.01)(batch, ReaderOutput(torch.zeros(5, 17, 2), *logits), reader=None)
+        terms = HardLearning(mode=mode, temperature=0.01)(batch, ReaderOutput(torch.zeros(5, 17, 2), *logits), reader=None)
         terms["loss"].total.backward()
         assert terms["loss"].total.isfinite()
         assert logits[0].grad.isfinite().all()
@@ -295,7 +298,9 @@ def test_without_the_mask_the_softmax_is_over_all_real_tokens(mode):
     output = random_output(batch)
     real = replace(batch, passage_BT=batch.attention_BT)  # the loop's positions: passage and CLS
     total, _ = slow_hard_learning(real, output, mode, temperature=1.0, kappa=4.0, rho=0.5, a=None, hard=False)
-    masked, free = (HardLearning(mode, mask_non_passage=on)(batch, output, reader=None)["loss"].total for on in (True, False))
+    masked, free = (
+        HardLearning(mode=mode, mask_non_passage=on)(batch, output, reader=None)["loss"].total for on in (True, False)
+    )
     torch.testing.assert_close(free, total, rtol=0, atol=1e-10)
     assert free > masked  # question and separators have their share of the probability
 
@@ -303,15 +308,15 @@ def test_without_the_mask_the_softmax_is_over_all_real_tokens(mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_every_part_has_a_weight_and_the_mean_reduction_halves_them(mode):
     batch = make_batch()
-    weights = [HardLearning(mode, eta=3.0, span_reduction=reduction).weights(0) for reduction in ("sum", "mean")]
-    assert HardLearning(mode)(batch, random_output(batch), reader=None).keys() == weights[0].keys()
+    weights = [HardLearning(mode=mode, eta=3.0, span_reduction=reduction).weights(0) for reduction in ("sum", "mean")]
+    assert HardLearning(mode=mode)(batch, random_output(batch), reader=None).keys() == weights[0].keys()
     assert weights[0]["loss"] == 1.0
     assert weights[0].get("anchor", 3.0) == 3.0
     assert {name: weight / 2 for name, weight in weights[0].items()} == weights[1]
 
 
 def test_hard_em_takes_the_best_span_more_and_more_often_up_to_four_times_in_five():
-    objective = HardLearning("hard_em", hard_em_steps=4000)
+    objective = HardLearning(mode="hard_em", hard_em_steps=4000)
     share = lambda first: np.mean([objective.takes_hard_branch(7, step) for step in range(first, first + 400)])  # noqa: E731
     assert not objective.takes_hard_branch(7, 0)
     # standard deviation of a share of 400 draws is at most 0.025; the mean over 1800..2199 is 1/2
@@ -330,7 +335,7 @@ def test_gold_in_z_that_is_not_the_rows_gold_is_refused():
 def test_mode_ce_looks_at_gold_alone_and_asks_for_no_sets():
     batch = make_batch()
     output = random_output(batch)
-    terms = HardLearning("ce")(replace(batch, extras={}), output, reader=None)
+    terms = HardLearning(mode="ce")(replace(batch, extras={}), output, reader=None)
     assert terms.keys() == {"loss"}, "there is nothing in Z to weigh or to rank"
     torch.testing.assert_close(terms["loss"].total, sum(plain_losses(batch, output)))
 
@@ -344,10 +349,10 @@ def test_rows_without_n_best_sets_are_refused():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"mode": "soft"}, "mode is one of posterior, .*'soft'"),
-        ({"temperature": 0.0}, "temperature should be greater than 0"),
+        ({"mode": "soft"}, r"objectives.hard_learning.mode: should be 'posterior', .* got 'soft'"),
+        ({"temperature": 0.0}, "temperature: should be greater than 0"),
         ({"kappa": -1.0}, "kappa"),
-        ({"rho": 1.5}, "rho should be between 0 and 1, got 1.5"),
+        ({"rho": 1.5}, "rho: should be less than or equal to 1, got 1.5"),
         ({"hard_em_steps": 0}, "hard_em_steps"),
         ({"eta": 0.0}, "eta"),
     ],
@@ -383,7 +388,7 @@ def losses_and_gradients(rows: list[int]) -> list[torch.Tensor]:
     found = []
     for mode in MODES:
         for step in (0, 40):
-            reader, objective = tiny.seeded(tiny.TinyReader), HardLearning(mode, hard_em_steps=4).double()
+            reader, objective = tiny.seeded(tiny.TinyReader), HardLearning(mode=mode, hard_em_steps=4).double()
             batch = tiny.share(make_batch(step=step), rows)
             terms = objective(batch, reader(batch), reader)
             loss = sum(weight * terms[name].mean for name, weight in objective.weights(step).items())
@@ -394,7 +399,7 @@ def losses_and_gradients(rows: list[int]) -> list[torch.Tensor]:
 
 def branches(rows: list[int]) -> list[bool]:
     """Which steps take the best span, for these rows of the batch."""
-    batch, objective = tiny.share(make_batch(), rows), HardLearning("hard_em", hard_em_steps=40)
+    batch, objective = tiny.share(make_batch(), rows), HardLearning(mode="hard_em", hard_em_steps=40)
     return [objective.takes_hard_branch(batch.seed, step) for step in range(1, 51)]
 
 

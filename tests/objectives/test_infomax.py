@@ -359,13 +359,13 @@ def test_discriminators_learn_to_tell_and_taking_them_away_leaves_the_reader_bit
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"variant": "both"}, "variant is 'both'"),
-        ({"summary": "sum"}, "summary is 'sum'"),
+        ({"variant": "both"}, "infomax.variant: .* got 'both'"),
+        ({"summary": "sum"}, "summary: .* got 'sum'"),
         ({"alpha": 0.0, "beta": 0.0}, "both 0"),
-        ({"weight": -1.0}, "weight=-1.0"),
+        ({"weight": -1.0}, "weight: .* got -1.0"),
         ({"context": -1}, "got -1"),
         ({"dropout": 1.0}, "got 1.0"),
-        ({"lr": 0.0}, "lr is above 0"),
+        ({"lr": 0.0}, "lr: should be greater than 0"),
         ({"span_reduction": "total"}, "'total'"),
     ],
 )

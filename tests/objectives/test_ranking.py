@@ -276,7 +276,7 @@ def test_counts_go_over_all_groups_of_a_step_and_columns_over_one():
 
 @pytest.mark.parametrize("wrong", [{"loss": "hinge"}, {"objective": "sum"}, {"normalise": "mean"}])
 def test_an_unknown_choice_is_refused(wrong):
-    with pytest.raises(InputError, match="it is one of"):
+    with pytest.raises(InputError, match="should be"):
         Ranking(**wrong)
 
 

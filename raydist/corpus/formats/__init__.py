@@ -60,9 +60,9 @@ def open_corpus(
 
 
 def open_additions(paths: Sequence[Path], format: str, columns: Mapping[str, str] | None = None) -> OpenSet:
-    """More of a corpus, read as its own rows were: an index that grows by them is what one of all rows would be.
+    """Read additional rows exactly as the corpus was read, so that a grown index equals one built at once.
 
-    Some formats have no rows of the corpus alone: what is added to them are documents.
+    Some formats have no files of the corpus alone: documents are added to them.
     """
     check_format(format, CORPUS_FORMATS)
     rows = CORPUS_FORMATS[format]

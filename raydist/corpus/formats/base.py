@@ -46,7 +46,7 @@ class ReaderFormat:
 
 
 class Container(ReaderFormat):
-    """How a file is packed, not what its rows are: that is told by the first of them."""
+    """A file container; its first row determines the format of its rows."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class CorpusFormat(Protocol):
 
 @runtime_checkable
 class CorpusOfRows(CorpusFormat, Protocol):
-    """One whose corpus is files of rows, so that there can be more of them."""
+    """A format that stores its corpus as rows, so that rows can be added."""
 
     def open_rows(self, paths: Sequence[Path], columns: Mapping[str, str]) -> OpenSet:
-        """More of a corpus, read as its own rows are; without questions."""
+        """Additional rows of a corpus, without questions."""
         ...

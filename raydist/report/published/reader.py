@@ -117,7 +117,7 @@ def fits(row: Row, objectives: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def in_use(dotted: str, objectives: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a setting of PFA has a say beside its others: SWEP has no alignment, noise no start."""
+    """Whether a setting of PFA has any effect given the others: SWEP has no alignment, noise no start."""
     key = dotted.removeprefix("objectives.pfa.")
     pfa = objectives.get("pfa", {})
     perturber = pfa.get("perturber", "mlp")
@@ -239,7 +239,7 @@ def differences(
     row: Row,
     objectives: Mapping[str, Mapping[str, Any]],
 ) -> list[list[object]]:
-    """What, as published, and in these runs, of everything that is known of both and is not the same."""
+    """Settings that differ: name, published value, value of these runs."""
     run, found = runs[0], list[list[object]]()
 
     def compare(what: object, theirs: Any, ours: Any) -> None:
