@@ -83,8 +83,8 @@ class LocalRay:
         self.stood_back = present if whether else None
 
     def _help_newcomers(self) -> None:
-        """Lower the priority of processes that Ray starts later, but not of replacement train workers: where others use all cores,
-        these would hardly reach their first step, at which all are asked again.
+        """Lower the priority of processes that Ray starts later, but not of replacement train workers: where others use all
+        cores, these would hardly reach their first step, at which all are asked again.
         """
         present = self.stood_back  # training may end meanwhile, and this becomes None
         if present is not None:
