@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from raydist.api import mine as mine
     from raydist.api import predict as predict
     from raydist.api import run as run
+    from raydist.api import run_sweep as run_sweep
     from raydist.api import train as train
     from raydist.errors import InputError as InputError
     from raydist.models.folders import model_folder as model_folder
@@ -55,6 +56,7 @@ PUBLIC = {
     "evaluate": "raydist.api",
     "mine": "raydist.api",
     "index": "raydist.api",
+    "run_sweep": "raydist.api",
     "Outcome": "raydist.api",
     "InputError": "raydist.errors",
     # what was trained, in use

@@ -188,6 +188,35 @@ def index(config: str | Path | Config, overrides: Overrides = (), *, ray: bool |
         return flow.index(opened)
 
 
+def run_sweep(
+    config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False, fresh: bool = False
+) -> dict[str, Any]:
+    """All trials of a config's section `sweep`, ranked: what the sweep's sweep.json holds. Interrupted, the same call goes on.
+
+    In this process they run one after another; `ray` as for `run`, as many at once as the cluster holds.
+
+    >>> import raydist
+    >>> few = {"data.train.questions": 20, "data.dev.questions": 10, "train.max_steps": 2, "sweep.seeds": [0]}
+    >>> results = raydist.run_sweep("debug_sweep", few)
+    >>> sorted(row["choice"]["optim.lr"] for row in results["settings"])
+    [0.001, 0.003]
+    """
+    from raydist.sweep.driver import LocalTrials, TrialRunner
+    from raydist.sweep.driver import run_sweep as drive
+
+    loaded = load_config(config, overrides)
+    with redirect_stdout(sys.stderr):
+        if not ray:
+            return drive(loaded, LocalTrials(), fresh=fresh)
+        from raydist.cluster.trials import RayTrials, sweep_cluster
+
+        if isinstance(ray, str):
+            loaded = override(loaded, {"cluster.address": ray})
+        with sweep_cluster(loaded) as cluster:
+            runner: TrialRunner = RayTrials(cluster)
+            return drive(loaded, runner, fresh=fresh)
+
+
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Promises about the project itself."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -131,5 +132,26 @@ def test_the_wheel_holds_every_module_every_config_and_the_vocabulary(tmp_path):
         f"raydist/configs/{path.relative_to(CHECKOUT / 'configs').as_posix()}"
         for path in (CHECKOUT / "configs").rglob("*.yaml")
     }
+    wanted |= {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "raydist" / "report" / "published").glob("*.yaml")}
     wanted |= {"raydist/models/tiny_vocabulary.txt", "raydist/py.typed"}
     assert wanted <= held
+
+
+PAGES = ["CONTRIBUTING.md", "README.md", *(f"docs/{path.name}" for path in sorted((CHECKOUT / "docs").glob("*.md")))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_modules_that_a_page_names_are_there(page):
+    """A path such as `reader/flow.py`, from the root or inside raydist."""
+    named = set(re.findall(r"[`(]((?:\w+/)+\w+\.py)\b", (CHECKOUT / page).read_text(encoding="utf-8")))
+    missing = {path for path in named if not ((CHECKOUT / path).is_file() or (CHECKOUT / "raydist" / path).is_file())}
+    assert sorted(missing - {"tests/objectives/test_NAME.py"}) == []
+
+
+def test_the_architecture_page_names_every_module():
+    page = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    words = set(re.findall(r"\w+", page.partition("```")[2].partition("```")[0]))
+    modules = [path.relative_to(CHECKOUT / "raydist").as_posix() for path in (CHECKOUT / "raydist").rglob("*.py")]
+    as_one = re.compile(r"(corpus/formats|documents/formats|objectives|sample|report|kernels)/|.*__\w+__\.py")
+    single = [path for path in modules if not as_one.match(path)]
+    assert sorted(path for path in single if Path(path).stem not in words) == []

@@ -135,11 +135,6 @@ def known_key(name: str) -> Key:
     return key
 
 
-def all_keys(root: type[BaseModel] = Config) -> list[Key]:
-    """Every key and section, without those below names of the user's own."""
-    return [key for name in known_names(root) if (key := find_key(name, root))]
-
-
 def known_names(section: type[BaseModel], path: tuple[str, ...] = (), asked: Sequence[str] = ()) -> Iterator[str]:
     """Dotted names of a section; of sections by name, such as test sets, those of the name that was asked for."""
     for name, info in section.model_fields.items():

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
-from raydist.corpus.examples import Read, read_rows
 from raydist.corpus.recognise import language_of
 from raydist.errors import InputError
 
@@ -35,22 +33,3 @@ def hub_language(name: str, config: str | None = None) -> str | None:
     """The language in a data set's config or its own name, by the rule for names of files and folders."""
     names = [part for part in (config, os.path.basename(name.rstrip("/"))) if part]
     return next(filter(None, (language_of(place) for part in names for place in (part, f"{part}/"))), None)
-
-
-def read_hub(
-    name: str,
-    split: str,
-    config: str | None = None,
-    *,
-    format: str = "auto",
-    language: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    repair_offsets: bool = False,
-) -> Read:
-    """Examples of a data set that `datasets` has."""
-    format, language = hub_format(name, format), language or hub_language(name, config)
-    where = "/".join(part for part in (name, config, split) if part)
-    rows = load_hub(name, split, config)
-    return read_rows(
-        rows, file=f"hub:{where}", format=format, language=language, columns=columns, repair_offsets=repair_offsets
-    )

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from raydist.corpus.columns import column_names
 from raydist.corpus.formats import READER_FORMATS
 from raydist.corpus.messages import kind, nearest, short, some
 from raydist.corpus.rows import HEAD_BYTES, csv_records, load_document, read_bytes
@@ -79,11 +78,6 @@ def unknown_rows(path: str, row: Any, names: Names) -> InputError:
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
-
-
-def recognise_format(path: str) -> str:
-    """A name of READER_FORMATS (never squad_v2), by the content of the file; gzip is seen through."""
-    return recognise(path, column_names(None))[0]
 
 
 def recognise(path: str, names: Names) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raydist.files.storage import Storage, file_digest, fingerprint, folder_digest
+from raydist.files.storage import Storage, file_digest, fingerprint
 from raydist.models.folders import model_folder
 
 
@@ -56,11 +56,6 @@ class Model:
 
     def folder(self) -> Path:
         return self.location.folder()
-
-
-def locate_model(location: Location) -> Model:
-    """With the digest that its files have now."""
-    return Model(location, folder_digest(location.folder()))
 
 
 def tokenizer_digest(folder: Path) -> str:

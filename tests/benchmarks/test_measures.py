@@ -201,3 +201,7 @@ def test_a_journey_can_be_read_line_by_line(package, monkeypatch, capsys):
         "         raydist/reader/flow.py:2 run_all",
         "hop      raydist/files/stage.py:1 make",
     ]
+
+
+def test_this_checkout_is_within_its_bounds():
+    assert measures.exceeded(measures.measure(CHECKOUT, {})) == []

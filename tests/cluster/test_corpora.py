@@ -12,7 +12,7 @@ from transformers import AutoModel
 from raydist.config import load_config
 from raydist.errors import InputError
 from raydist.models.folders import model_folder
-from raydist.retrieval import bm25, flow, trials, words
+from raydist.retrieval import bm25, flow, hits, trials, words
 from raydist.retrieval.encode import TextEncoder
 from raydist.retrieval.prepare import open_corpora
 from raydist.retrieval.searcher import Searcher
@@ -90,7 +90,7 @@ def test_an_index_is_made_searched_and_added_to_by_the_command_line(command, tmp
 def test_the_size_of_a_large_index_is_told_before_it_is_built(make_run, tmp_path, capsys, monkeypatch):
     write_rows(tmp_path / "pages.jsonl", PAGES)
     run = make_run("corpus.train={files: pages.jsonl, format: documents}")
-    monkeypatch.setattr(flow, "ANNOUNCED_ROWS", 2)
+    monkeypatch.setattr(hits, "ANNOUNCED_ROWS", 2)
     for told in (1, 0):  # what is built is told no more
         flow.index(run)
         assert capsys.readouterr().out.count("BM25 index of train: 3 sentences, about 0.0 GiB") == told
@@ -198,8 +198,8 @@ def test_every_setting_of_bm25_reaches_the_index_and_its_search(make_run, tmp_pa
         "defaults": (words.WordRules(), bm25.Formula()),
     }.items():
         bm25.build_index(tmp_path / name, ids, texts, rules=its_rules, formula=formula)
-        hits = bm25.Index.open(tmp_path / name).search([asked], 6)
-        scores[name] = [(ids[row], score) for row, score in zip(hits.rows[0].tolist(), hits.scores[0].tolist()) if row >= 0]
+        found = bm25.Index.open(tmp_path / name).search([asked], 6)
+        scores[name] = [(ids[row], score) for row, score in zip(found.rows[0].tolist(), found.scores[0].tolist()) if row >= 0]
     assert [(hit.sentence_id, hit.score) for hit in searcher.search([asked], 6)[0]] == scores["these"]
     assert scores["these"] != scores["defaults"]
 

@@ -1,10 +1,9 @@
 """Every way in which a question or an answer can be wrong."""
 
 import pytest
-from helpers.question_files import PASSAGE, QA, qa, read, squad, write
+from helpers.question_files import PASSAGE, QA, qa, read, recognise_format, squad, write
 
 from raydist.corpus.examples import read_rows
-from raydist.corpus.recognise import recognise_format
 from raydist.corpus.rejected import (
     DUPLICATE_ID,
     EMPTY_ANSWER,

@@ -5,8 +5,9 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.question_files import read_hub
 
-from raydist.corpus.hub import hub_language, read_hub
+from raydist.corpus.hub import hub_language
 from raydist.errors import InputError
 from raydist.records import Answer
 

@@ -4,10 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from helpers.question_files import CONTENTS, PASSAGE, QA, fault, qa, read, squad, write
+from helpers.question_files import CONTENTS, PASSAGE, QA, fault, qa, read, recognise_format, squad, write
 
 from raydist.corpus.examples import plan_splits
-from raydist.corpus.recognise import recognise_format
 from raydist.errors import InputError
 
 

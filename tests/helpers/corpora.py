@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from raydist.files.stage import Made, Manifest, Part, encode_table, part_name, write_part
-from raydist.files.storage import Storage
-from raydist.models.located import NamedModel, locate_model
+from raydist.files.storage import Storage, folder_digest
+from raydist.models.located import Model, NamedModel
 from raydist.retrieval.corpus_stages import Corpus
 from raydist.retrieval.index_stages import EncoderModel
 
@@ -41,4 +41,6 @@ def made_in(folder: Path, name: str, tables: Sequence[pa.Table]) -> Made:
 def tiny_encoder(*, pooling: str = "auto", context: bool = False, question: int = 32, answer: int = 32) -> EncoderModel:
     """The tiny model, with the lengths of its questions and answers."""
     lengths, prefixes = {"question": question, "answer": answer}, {"question": "", "answer": ""}
-    return EncoderModel(locate_model(NamedModel("builtin:tiny")), pooling, context, lengths, prefixes, "fp32")
+    location = NamedModel("builtin:tiny")
+    model = Model(location, folder_digest(location.folder()))
+    return EncoderModel(model, pooling, context, lengths, prefixes, "fp32")

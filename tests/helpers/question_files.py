@@ -5,7 +5,10 @@ import json
 
 import pytest
 
-from raydist.corpus.examples import plan_splits, read_split
+from raydist.corpus.columns import column_names
+from raydist.corpus.examples import plan_splits, read_rows, read_split
+from raydist.corpus.hub import hub_format, hub_language, load_hub
+from raydist.corpus.recognise import recognise
 from raydist.errors import InputError
 from raydist.records import examples_table, rejected_table
 
@@ -90,3 +93,15 @@ CONTENTS = {
     "qa": [QA],
     "csv": f'question,context,answer\nWhere?,"{PASSAGE}",Lund\n',
 }
+
+
+def recognise_format(path) -> str:
+    """The format of a file, by its content."""
+    return recognise(str(path), column_names(None))[0]
+
+
+def read_hub(name: str, split: str, config: str | None = None, *, format: str = "auto", language: str | None = None, **options):
+    """Examples of a data set that `datasets` has, with rejected rows and counts."""
+    where = "/".join(part for part in (name, config, split) if part)
+    options |= {"format": hub_format(name, format), "language": language or hub_language(name, config)}
+    return read_rows(load_hub(name, split, config), file=f"hub:{where}", **options)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from raydist import flows
 from raydist.config import load_config
 from raydist.draws import Fold
 from raydist.errors import InputError
@@ -87,7 +88,7 @@ def test_one_command_trains_the_base_makes_the_sets_and_trains_on_them(make_run,
     settings = (*SMALL, *(f"data.{split}={json.dumps({'files': paths})}" for split, paths in files.items()))
     settings += (*BOTH, "objectives.infomax={}", "objectives.pfa.bottleneck=8")
     run = make_run("name=exp/two_stage", *settings)
-    flow.run_all(run)
+    flows.run_all(run)
     tables = run.prepared["train"].examples.tables(["id", "language"])
     rows = [row for table in tables for row in table.to_pylist()]
     assert len(rows) == 2 * len({row["id"] for row in rows}) == 60, "every id in two languages"
@@ -114,7 +115,7 @@ def test_one_command_trains_the_base_makes_the_sets_and_trains_on_them(make_run,
     assert all(f"k = {k}</th>" in page for k in (1, 3, 5, 10, 20))
 
     capsys.readouterr()
-    flow.run_all(make_run("name=exp/two_stage", *settings))
+    flows.run_all(make_run("name=exp/two_stage", *settings))
     again = capsys.readouterr()
     assert (again.out + again.err).count("train: already done (3 steps)") == 2
 

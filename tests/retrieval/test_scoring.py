@@ -171,7 +171,7 @@ def test_probabilities_of_pairs_are_the_sigmoids_of_their_logits(tmp_path):
     pairs = [("Who built it?", "Mina built it."), ("When?", "In 1894."), ("Who built it?", "It fell.")]
     logits = scorer.score(["Who built it?", "When?"], ["Mina built it.", "In 1894.", "It fell."], [0, 1, 0], [0, 1, 2])
     np.testing.assert_allclose(scorer.probabilities(pairs), 1 / (1 + np.exp(-logits.astype(float))), rtol=1e-5)
-    assert logits.std() > 0.01, "else nothing was compared"
+    assert np.ptp(logits) > 1e-3, "else nothing was compared"
     assert scorer.probabilities([]).shape == (0,)
     around = scorer.probabilities(pairs, ["A paragraph.", "", ""])
     assert around[0] != pytest.approx(scorer.probabilities(pairs)[0], abs=1e-6)

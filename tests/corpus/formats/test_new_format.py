@@ -6,6 +6,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.question_files import recognise_format
 
 from raydist.config import Config, ConfigError, CorpusSource, SourceConfig, override
 from raydist.corpus.cutting import sentence_row
@@ -13,7 +14,6 @@ from raydist.corpus.examples import plan_splits, read_rows, read_split
 from raydist.corpus.formats import CORPUS_FORMATS, READER_FORMATS, open_additions, open_corpus
 from raydist.corpus.formats.base import CorpusOfRows, ReaderFormat
 from raydist.corpus.open_set import Block, Judged, OpenSet
-from raydist.corpus.recognise import recognise_format
 from raydist.corpus.rejected import BROKEN_JSON, MISSING_KEY, NOT_IN_PASSAGE, UNKNOWN_SENTENCE, Fault
 from raydist.corpus.rows import table_rows
 from raydist.corpus.schemas import PASSAGE_SCHEMA, SENTENCE_SCHEMA
