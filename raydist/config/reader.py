@@ -27,7 +27,7 @@ class SourceConfig(Section):
     )
     language: str | None = key(None, "Language of all rows, such as de; null: as the rows or file names have it", ROWS)
     columns: dict[str, str] = key({}, "Columns of a table by our names: {question: theirs}", ROWS)
-    rule: Literal["auto", "squad", "mrqa", "mlqa"] = key(
+    rule: Literal["auto", "squad", "mrqa", "hotpotqa", "mlqa"] = key(
         "auto", "Rule that answers are normalised and scored by (docs/methods.md 2.5); auto: by the data", SCORES
     )
     adversarial: bool = key(
