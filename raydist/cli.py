@@ -105,6 +105,8 @@ def predict(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = F
 def evaluate(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = False) -> None:
     """Scores of the dev and test sets, by the run's model or from another tool's predictions file.
 
+    Retrieval takes another tool's TREC run in the same way (evaluate.predictions.TEST=run.trec).
+
     Example: raydist evaluate quickstart name=theirs evaluate.predictions.dev=predictions.json
     """
     from raydist import flows

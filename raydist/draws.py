@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+VERSION = 2  # of the draws: results that were drawn otherwise are not taken for current ones
 
 
 def keyed_uniform(seed: int, step: int, stream: str, keys: np.ndarray) -> np.ndarray:
-    """One number in [0, 1) per key, a pure function of (seed, step, stream, key): the same on every rank and after a resume."""
+    """One number in [0, 1) per key, a pure function of (seed, step, stream, key): the same on every rank and after a resume.
+
+    Seed, step and stream make one cryptographic hash, so that near seeds have nothing in common; each key is mixed before that
+    comes in and after, so that no other seed draws the same numbers for other keys.
+    """
+    digest = blake2b(f"{int(seed)} {int(step)} {stream}".encode(), digest_size=16).digest()
+    first, second = np.frombuffer(digest, "<u8")
     with np.errstate(over="ignore"):
-        x = keys.astype(np.uint64)
-        name = int.from_bytes(blake2b(stream.encode(), digest_size=8).digest(), "little")
-        for word in (seed, step, name):
-            x = (x ^ (np.uint64(word & 0xFFFFFFFFFFFFFFFF) + _MIX)) * np.uint64(0xBF58476D1CE4E5B9)
-            x ^= x >> np.uint64(31)
-            x *= np.uint64(0x94D049BB133111EB)
-            x ^= x >> np.uint64(29)
+        x = _mixed(_mixed(keys.astype(np.uint64) + first) ^ second)
     return (x >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """A bijection of 64-bit words where every bit depends on every bit (the finaliser of SplitMix64)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def text_hash(text: str) -> int:
@@ -57,7 +65,7 @@ class Fold:
 
     @property
     def known_by(self) -> list[int]:
-        return [self.seed, self.fold, self.folds]
+        return [self.seed, self.fold, self.folds, VERSION]
 
     def holds(self, ids: Sequence[str]) -> np.ndarray:
         return (keyed_uniform(self.seed, 0, "fold", text_hashes(ids)) * self.folds).astype(np.int64) == self.fold
@@ -71,6 +79,10 @@ class Choice:
     adversarial: bool
     highest: float
     leave_out: tuple[int, int] | None  # fold and folds: its questions are not taken
+
+    @property
+    def known_by(self) -> dict[str, Any]:
+        return asdict(self) | {"draws": VERSION}
 
     def takes(self, ids: Sequence[str]) -> np.ndarray:
         taken = draw_questions(ids, self.seed, self.adversarial) <= self.highest

@@ -18,7 +18,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Example:
-    """One question about one passage. The first answer is the training label; all of them count as right."""
+    """One question about one passage. The first answer is the training label; scores compare with the golds."""
 
     id: str
     question: str
@@ -30,6 +30,10 @@ class Example:
     is_impossible: bool = False  # SQuAD v2: the passage does not answer the question
     file: str = ""
     line: int = 0  # 1-based; for a JSON document, the ordinal of the question in it
+    golds: list[str] = field(default_factory=list)  # texts that count as right, as the file has them; left out: the answers'
+
+    def __post_init__(self) -> None:
+        self.golds = self.golds or [answer.text for answer in self.answers]
 
 
 @dataclass(slots=True)
@@ -54,10 +58,12 @@ class ReadCounts:
     questions_rejected: int = 0
     answers_rejected: int = 0
     answers_repaired: int = 0
+    answers_unplaced: int = 0  # gold texts that are no label, since they are not where their offset says: scored all the same
     several_occurrences: int = 0  # answers given without offset whose text occurs more than once
     not_extractive: int = 0  # yes/no and other answers that are no piece of the passage by design
     unlabelled: int = 0  # questions that were taken without answers, and not because they have none
     impossible: int = 0  # questions that are said to have none
+    language_assumed: int = 0  # questions of whose language nothing is said: taken for English
     reasons: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -83,6 +89,7 @@ EXAMPLE_SCHEMA = pa.schema(
         ("is_impossible", pa.bool_()),
         ("file", pa.string()),
         ("line", pa.int64()),
+        ("golds", pa.list_(pa.string())),
     ]
 )
 

@@ -1,8 +1,9 @@
-"""How far a score would move with other questions: bootstrap over questions.
+"""How far a score would move with other questions, and a difference with other seeds: bootstrap over seeds, then questions.
 
 What is resampled, with replacement, is the rows that are averaged: questions, or for AddSent and AddOneSent original questions
-(``adversarial_scores`` has one row for each). The model, its seed and the passages stay as they are, so an interval
-says nothing about another training run, and questions about one passage are taken for independent.
+(``adversarial_scores`` has one row for each). The passages stay as they are, and questions about one are taken for
+independent. Of one run, or one run against another, the model and its seed stay, too: that says nothing about another
+training; groups of runs with several seeds do (``compare_groups``).
 """
 
 from __future__ import annotations
@@ -84,18 +85,58 @@ def paired_bootstrap(
     Questions are drawn together with both their scores. The p-value is the share of draws whose difference lies at least as far
     from the observed difference as that lies from 0, the observed one counted among them.
     """
-    if first.keys() != second.keys():
-        odd = sorted(first.keys() ^ second.keys())
-        raise InputError(
-            f"the two runs were not scored on the same {resampled}: {len(first)} and {len(second)}, "
-            f"{len(odd)} in only one of them, such as {odd[0]!r}; evaluate both on the same test set"
-        )
-    values = _checked(np.array([second[key] - first[key] for key in first], np.float64), resampled)
+    return compare_groups([first], [second], samples=samples, seed=seed, level=level, resampled=resampled)
+
+
+def compare_groups(
+    first: Sequence[Mapping[str, float]],
+    second: Sequence[Mapping[str, float]],
+    *,
+    samples: int = 10000,
+    seed: int = 0,
+    level: float = 0.95,
+    resampled: str = "questions",
+) -> Comparison:
+    """Compare two groups of runs that differ in their seed, by scores (id -> score) on the same questions.
+
+    A bootstrap over seeds, then questions. Three seeds drawn with replacement would understate their spread by a fifth, and its
+    tails: what seeds add to a draw is therefore from Student's distribution around 0, as wide as the seeds of both groups are
+    apart. One seed in each group says nothing of others: then the draws are of questions alone.
+    """
+    ids = first[0].keys()
+    for run in (*first, *second):
+        if run.keys() != ids:
+            odd = sorted(ids ^ run.keys())
+            raise InputError(
+                f"the two runs were not scored on the same {resampled}: {len(ids)} and {len(run)}, "
+                f"{len(odd)} in only one of them, such as {odd[0]!r}; evaluate both on the same test set"
+            )
+    groups = [np.array([[run[id] for id in ids] for run in group], np.float64) for group in (first, second)]
+    values = _checked(groups[1].mean(0) - groups[0].mean(0), resampled)
     difference = float(values.mean())
-    means = _resampled_means(values, samples, seed)
+    means = _resampled_means(values, samples, seed) + _seed_noise([scores_SQ.mean(1) for scores_SQ in groups], samples, seed)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     as_far = np.abs(means - difference) >= abs(difference) * (1 - 1e-12)
     return Comparison(difference, float(low), float(high), float((as_far.sum() + 1) / (samples + 1)), len(values), resampled)
+
+
+def _seed_noise(means: Sequence[np.ndarray], samples: int, seed: int) -> np.ndarray:
+    """What other seeds would add to the difference of two groups' means; their variance is pooled."""
+    freedom = sum(len(group) - 1 for group in means)
+    if not freedom:
+        return np.zeros(samples)
+    variance = sum(((group - group.mean()) ** 2).sum() for group in means) / freedom
+    width = np.sqrt(variance * sum(1 / len(group) for group in means))
+    return width * np.random.default_rng([seed, 1]).standard_t(freedom, samples)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values of a table's tests, corrected for how many they are (Holm): where none of them differs, one below 0.05 has a
+    chance of 5 % in the whole table."""
+    order = np.argsort(p_values, kind="stable")
+    corrected = np.empty(len(order))
+    corrected[order] = np.minimum(1, np.maximum.accumulate(np.array(p_values)[order] * np.arange(len(order), 0, -1)))
+    return corrected.tolist()
 
 
 def adversarial_scores(scores: Sequence[Score]) -> list[Score]:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from raydist.errors import InputError
-from raydist.statistics import bootstrap_interval, paired_bootstrap
+from raydist.statistics import bootstrap_interval, compare_groups, holm, paired_bootstrap
 
 
 def test_the_interval_of_a_mean_agrees_with_the_normal_one():
@@ -91,3 +91,73 @@ def test_no_scores_and_broken_scores_are_named():
         bootstrap_interval([], resampled="original questions")
     with pytest.raises(ValueError, match="1 of 2 scores are not finite"):
         bootstrap_interval([1.0, float("nan")])
+
+
+# --- groups of seeds -------------------------------------------------------------------------------------------------
+
+
+def readers(rng, seeds, *, gain=0.0, questions=250):
+    """Runs of one method with some seeds: hard and easy questions, good and bad seeds, and chance; scores of 0 or 100."""
+    chance = QUESTIONS[:questions] + gain + rng.normal(0, 0.02, seeds)[:, None]
+    return [dict(enumerate(100.0 * row)) for row in rng.random((seeds, questions)) < chance]
+
+
+QUESTIONS = np.clip(np.random.default_rng(4).beta(2, 1, 250), 0.05, 0.95)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_of_200_pairs_of_equal_readers_at_most_5_percent_differ(seeds):
+    rng = np.random.default_rng(seeds)
+    pairs = [(readers(rng, seeds), readers(rng, seeds)) for _ in range(200)]
+    p_values = np.array([compare_groups(*pair, samples=600).p_value for pair in pairs])
+    assert (p_values < 0.05).sum() <= 10
+    assert (p_values < 0.5).sum() > 40, "a test that never says anything holds, too"
+
+
+def test_what_seeds_do_is_no_difference_though_a_test_over_questions_alone_finds_one():
+    rng = np.random.default_rng(9)
+    groups = []
+    for _ in range(400):
+        levels = 100 * QUESTIONS + rng.normal(0, 2, 3)[:, None] + rng.normal(0, 5, (3, 250))
+        groups.append([dict(enumerate(level)) for level in levels])
+    pairs = list(zip(groups[::2], groups[1::2]))
+    by_questions = [paired_bootstrap(*map(mean_of, pair), samples=500).p_value for pair in pairs]
+    by_both = [compare_groups(*pair, samples=500).p_value for pair in pairs]
+    assert (np.array(by_questions) < 0.05).sum() > 60
+    assert (np.array(by_both) < 0.05).sum() <= 12
+
+
+def mean_of(group):
+    return {id: float(np.mean([run[id] for run in group])) for id in group[0]}
+
+
+def test_a_difference_that_seeds_and_questions_share_is_found():
+    rng = np.random.default_rng(0)
+    found = [compare_groups(readers(rng, 3), readers(rng, 3, gain=0.15), samples=1000).p_value < 0.05 for _ in range(20)]
+    assert sum(found) >= 15
+
+
+def test_seeds_widen_an_interval_and_one_seed_each_leaves_it_as_it_is():
+    first, second = runs(1.0)
+    spread = [{id: value + shift for id, value in second.items()} for shift in (-2.0, 0.0, 2.0)]
+    alone, groups = compare_groups([first], [second]), compare_groups([first], spread)
+    assert alone == paired_bootstrap(first, second)
+    assert groups.difference == pytest.approx(alone.difference)
+    # a standard deviation of 2 with two degrees of freedom, over one seed and three: t is 4.3 at 97.5 %
+    assert (groups.high - groups.low) / 2 == pytest.approx(4.3 * 2 * np.sqrt(1 + 1 / 3), rel=0.1)
+    assert compare_groups([first], spread[::-1]).p_value == groups.p_value
+
+
+def test_holms_correction_by_hand():
+    # of four tests the least is taken four times, the next three times and never below the one before; no p above 1
+    assert holm([0.02, 0.01, 0.6, 0.5]) == pytest.approx([0.06, 0.04, 1.0, 1.0])
+    assert holm([0.01, 0.012]) == pytest.approx([0.02, 0.02])
+    assert holm([0.2]) == [0.2]
+    assert holm([]) == []
+
+
+def test_a_table_of_equal_readers_raises_a_false_alarm_as_seldom_as_a_test():
+    p_values = np.random.default_rng(0).random((1000, 12))
+    alarms = sum(min(holm(table)) < 0.05 for table in p_values)
+    assert 30 <= alarms <= 70
+    assert (p_values.min(1) < 0.05).sum() > 400

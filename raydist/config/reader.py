@@ -27,7 +27,7 @@ class SourceConfig(Section):
     )
     language: str | None = key(None, "Language of all rows, such as de; null: as the rows or file names have it", ROWS)
     columns: dict[str, str] = key({}, "Columns of a table by our names: {question: theirs}", ROWS)
-    rule: Literal["auto", "squad", "mrqa", "mlqa"] = key(
+    rule: Literal["auto", "squad", "mrqa", "hotpotqa", "mlqa"] = key(
         "auto", "Rule that answers are normalised and scored by (docs/methods.md 2.5); auto: by the data", SCORES
     )
     adversarial: bool = key(
@@ -125,7 +125,9 @@ class PredictConfig(Section):
 class EvaluateConfig(Section):
     """How answers and ranked lists are scored."""
 
-    predictions: dict[str, str] = key({}, "Predictions of another tool by test set: files in the SQuAD layout", SCORES)
+    predictions: dict[str, str] = key(
+        {}, "Another tool's output by test set: answers in the SQuAD layout, or in retrieval TREC runs", SCORES
+    )
     at_k: list[Annotated[int, Field(ge=1)]] = key(
         [1, 3, 5, 10, 20], "Ranks k of the shares of questions answered among the first k", SCORES, unit="answers"
     )

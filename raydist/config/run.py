@@ -118,6 +118,10 @@ class Config(Section):
     def _other_task_problems(self) -> Iterator[str]:
         if on := [name for name, objective in self.objectives if objective and name != "span"]:
             yield f"objectives.{on[0]} is for readers, and task is {self.task}: leave it out"
+        for wanted in self.evaluate.predictions:
+            if wanted not in self.corpus.test:
+                known = ", ".join(self.corpus.test) or "none"
+                yield f"evaluate.predictions: there is no test set {wanted!r}; there are {known}"
         if self.task == "retriever":
             yield from self._without_dev_set()
 

@@ -2,7 +2,8 @@
 
 What is wrong with a row goes to ``Rejected`` under a fixed phrase, and the rest goes on. Of the answers to a question each is
 refused alone, the question only when no valid answer is left: questions read = examples + questions rejected + not
-extractive. Of a corpus, a question is given up when no gold sentence is left for it.
+extractive. Where questions are ``scored``, one that has a gold text stays, since official scripts look at no offset. Of a
+corpus, a question is given up when no gold sentence is left for it.
 """
 
 from __future__ import annotations
@@ -118,13 +119,15 @@ class ExampleChecks:
         language: str | None = None,
         repair_offsets: bool = False,
         labelled: bool = False,
+        scored: bool = False,
         unanswered_is_impossible: bool = False,
         unit: str = "row",
         surrogate: str = LONE_SURROGATE,
     ) -> None:
         self.file, self.unit = file, unit  # unit: what is counted where it says line
         self.names, self.mapped = names, tuple(mapped)  # of columns; those that were mapped by hand
-        self.language, self.repair_offsets, self.labelled = language, repair_offsets, labelled
+        self.language, self.repair_offsets = language, repair_offsets
+        self.labelled, self.scored = labelled, scored  # a question needs a label; a gold text is enough to keep it
         self.unanswered_is_impossible = unanswered_is_impossible
         self.surrogate = surrogate  # what it means that a text cannot be written as UTF-8
         self.examples: list[Example] = []
@@ -144,6 +147,9 @@ class ExampleChecks:
         else:
             self.counts.answers_rejected += 1
         self.counts.reasons[fault.reason] = self.counts.reasons.get(fault.reason, 0) + 1
+        self._list(line, id, what, fault)
+
+    def _list(self, line: int, id: Any, what: str, fault: Fault) -> None:
         id = "" if id is None else writable(str(id))
         self.rejected.append(Rejected(self.file, line, id, what, fault.reason, writable(fault.detail), self.unit))
 
@@ -159,9 +165,18 @@ class ExampleChecks:
         language: Any = None,
         impossible: Any = None,
         is_span: bool = True,
+        golds: Sequence[Any] | None = None,
     ) -> None:
-        """Check one question with its (text, offset or None) answers; keep it or say why not. A Fault is raised first."""
+        """Check one question with its (text, offset or None) answers; keep it or say why not. A Fault is raised first.
+
+        ``golds`` are the texts that count as right where these are others than the answers'. An answer that `is_span` denies is
+        no piece of the passage by design.
+        """
         self._check_text(question, "question", EMPTY_QUESTION)
+        right = self._golds([text for text, _ in answers] if golds is None else golds)
+        if self.scored and right and not context:  # scored without a passage, too: nothing is found there
+            context = ""
+            self._passage = (context, passage_id(context))
         if context is not self._passage[0]:
             self._check_text(context, "passage", EMPTY_PASSAGE)
             self._passage = (context, passage_id(context))
@@ -175,16 +190,18 @@ class ExampleChecks:
         if not is_span:
             self.counts.answers += len(answers)
             self.counts.not_extractive += 1
-            return
+            if not self.scored:
+                return
         try:
-            valid = self._labels(line, id, question, context, answers, is_impossible)
-            language = self.language or (writable(language) if isinstance(language, str) and language else "en")
-            self._check_new(line, id, question, language)
+            valid = self._labels(line, id, question, context, answers, is_impossible, right) if is_span else []
+            stated = self.language or (writable(language) if isinstance(language, str) else "")
+            self._check_new(line, id, question, stated or "en")
         except Fault as fault:
             self._reject(line, id, "question", fault)
             return
         self.counts.impossible += is_impossible
-        self.counts.unlabelled += not (answers or is_impossible)
+        self.counts.language_assumed += not stated
+        self.counts.unlabelled += not (right or is_impossible)
         self.examples.append(
             Example(
                 id=id,
@@ -193,17 +210,29 @@ class ExampleChecks:
                 answers=valid,
                 passage_id=self._passage[1],
                 title=writable(title) if isinstance(title, str) else "",
-                language=language,
+                language=stated or "en",
                 is_impossible=is_impossible,
                 file=self.file,
                 line=line,
+                golds=right,
             )
         )
 
+    def _golds(self, texts: Sequence[Any]) -> list[str]:
+        """What can be compared with, each text once: also where it is empty, as the official scripts do."""
+        return list(dict.fromkeys(text for text in texts if isinstance(text, str) and is_writable(text)))
+
     def _labels(
-        self, line: int, id: str, question: str, context: str, answers: Sequence[tuple[Any, Any]], is_impossible: bool
+        self,
+        line: int,
+        id: str,
+        question: str,
+        context: str,
+        answers: Sequence[tuple[Any, Any]],
+        is_impossible: bool,
+        golds: Sequence[str],
     ) -> list[Answer]:
-        """The valid ones of the answers; the others are refused one by one."""
+        """The answers that can be labels; the others are refused one by one."""
         if self.labelled and not answers and not is_impossible:
             raise Fault(UNLABELLED, short(question))
         valid: list[Answer] = []
@@ -214,8 +243,12 @@ class ExampleChecks:
             try:
                 valid.append(self._checked_answer(context, text, start))
             except Fault as fault:
-                self._reject(line, id, "answer", fault)
-        if answers and not valid:
+                if self.scored and golds and isinstance(text, str):
+                    self.counts.answers_unplaced += 1
+                    self._list(line, id, "answer", fault)
+                else:
+                    self._reject(line, id, "answer", fault)
+        if answers and not valid and not (self.scored and golds):
             raise Fault(NO_ANSWER_LEFT, f"{len(answers)} given: {short(question)}")
         return valid
 

@@ -5,7 +5,8 @@
 
 A format is recognised by content (``formats``). `squad_v2` is never guessed: it says of a squad file or of flat rows that a
 question without answers is impossible. Elsewhere a question without answers is unlabelled, good for prediction: it is accepted,
-with no answers and `is_impossible` false, unless `labelled` says that answers are needed. Offsets count code points.
+with no answers and `is_impossible` false, unless `labelled` says that answers are needed. `scored` keeps what has a gold text,
+also where no answer of it is a piece of the passage. Offsets count code points.
 
 What is wrong with a row goes to `Rejected` (``checks``), what is wrong with a file raises InputError. Memory grows with the
 examples of a split: a piece of a JSON Lines file or some row groups of a Parquet file; but a gzipped file, a CSV file and a
@@ -60,6 +61,7 @@ class Split:
     columns: tuple[tuple[str, str], ...] = ()
     repair_offsets: bool = False
     labelled: bool = False
+    scored: bool = False
 
 
 # --- which files, and how to cut them --------------------------------------------------------------------------------
@@ -73,6 +75,7 @@ def plan_splits(
     columns: Mapping[str, str] | None = None,
     repair_offsets: bool = False,
     labelled: bool = False,
+    scored: bool = False,
     max_bytes: int = 64 << 20,
 ) -> list[Split]:
     """Cut files (globs too) into pieces of about max_bytes; the cuts depend on nothing but the files and max_bytes.
@@ -96,6 +99,7 @@ def plan_splits(
             columns=tuple(sorted((columns or {}).items())),
             repair_offsets=repair_offsets,
             labelled=labelled,
+            scored=scored,
         )
         pieces = _pieces(path, layout, columns or {}, max_bytes)
         splits += [replace(whole, start=start, end=end, first_line=line) for start, end, line in pieces]
@@ -151,6 +155,7 @@ def read_split(split: Split, named: str | None = None) -> Read:
         language=split.language,
         repair_offsets=split.repair_offsets,
         labelled=split.labelled,
+        scored=split.scored,
         unit=UNITS[split.layout],
         surrogate=INVALID_UTF8 if is_csv else LONE_SURROGATE,  # undecodable bytes of CSV arrive as surrogates
     )
@@ -187,12 +192,20 @@ def read_rows(
     columns: Mapping[str, str] | None = None,
     repair_offsets: bool = False,
     labelled: bool = False,
+    scored: bool = False,
     first_line: int = 1,
 ) -> Read:
     """The same checks for rows that are in memory already, such as those of `datasets`; `file` says where they came from."""
     check_format(format, READER_FORMATS, "auto")
     checks = _checks(
-        file, format, columns or {}, language=language, repair_offsets=repair_offsets, labelled=labelled, unit="row"
+        file,
+        format,
+        columns or {},
+        language=language,
+        repair_offsets=repair_offsets,
+        labelled=labelled,
+        scored=scored,
+        unit="row",
     )
     _add_rows((Row(*row) for row in enumerate(rows, first_line)), format, checks)
     return checks.examples, checks.rejected, checks.counts

@@ -19,8 +19,11 @@ WANTED = "wanted SQuAD, MRQA, HotpotQA or QED JSON, rows with a question and a c
 _LANGUAGES = frozenset(
     "ar bn cs da de el en es fa fi fr he hi hu it ja ko nl pl pt ro ru sv sw te th tr uk ur vi zh".split()  # noqa: SIM905
 )
-_LANGUAGE_IN_NAME = re.compile(  # the hub's mlqa.ar.de is of Arabic passages; its mlqa-translate-test.de is English by now
-    r"(?:xquad|mlqa|mlqa-translate-train)\.([a-z]{2})\b|(?<!translate-test-)context-([a-z]{2})-question-[a-z]{2}\b"
+_TRANSLATED_BACK = re.compile(r"translate-test[-.]", re.IGNORECASE)  # MLQA's: of any language, in English by now
+_LANGUAGE_IN_NAME = re.compile(  # the hub's mlqa.ar.de is of Arabic passages
+    r"translate\.(?:train|test)\.[a-z]{2}-([a-z]{2})\b"  # XTREME: from one language into the other
+    r"|(?<![a-z0-9])([a-z]{2})_squad-translate-train"  # MLQA
+    r"|(?:xquad|mlqa|mlqa-translate-train)\.([a-z]{2})\b|context-([a-z]{2})-question-[a-z]{2}\b"
     rf"|squad[-_]({'|'.join(sorted(_LANGUAGES))})(?![a-z0-9])",
     re.IGNORECASE,
 )
@@ -42,7 +45,10 @@ Names = Mapping[str, str]
 
 
 def language_of(path: str) -> str | None:
-    """The language of the passages: the name follows XQuAD's, MLQA's or SQuAD-es's pattern, or the folder is called es/."""
+    """The language of the passages: the name follows XQuAD's, MLQA's, XTREME's or SQuAD-es's pattern, or the folder is called
+    es/. None where nothing says it."""
+    if _TRANSLATED_BACK.search(os.path.basename(path)):
+        return "en"
     match = _LANGUAGE_IN_NAME.search(os.path.basename(path))
     if match and match.lastindex:
         return match[match.lastindex].lower()

@@ -7,21 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+_OF_FORMATS = ("mrqa", "hotpotqa")
 _MLQA_NAME = re.compile(r"mlqa|context-[a-z]{2}-question-[a-z]{2}\b", re.IGNORECASE)
 
 
 def choose_rule(given: str, source: Mapping[str, Any]) -> str:
     """The rule of a data set that was read from ``source`` (an examples stage's identity): the given one, or under ``auto``
 
-    ``mlqa`` where every file, or data set or config on the hub, is called like MLQA's; ``mrqa`` where every file has MRQA's
-    format, or a data set its name; else ``squad``.
+    ``mlqa`` where every file, or data set or config on the hub, is called like MLQA's; ``mrqa`` or ``hotpotqa`` where every
+    file has that format, or a data set its name; else ``squad``.
     """
     if given != "auto":
         return given
     if "hub" in source:
         name, _, config = source["hub"]
-        called = f"{Path(name).name} {config or ''}"
-        return "mlqa" if _MLQA_NAME.search(called) else "mrqa" if "mrqa" in called.lower() else "squad"
+        called = f"{Path(name).name} {config or ''}".lower().replace("_", "")  # the hub has a hotpot_qa
+        return "mlqa" if _MLQA_NAME.search(called) else next((rule for rule in _OF_FORMATS if rule in called), "squad")
     if all(_MLQA_NAME.search(file["name"]) for file in source["files"]):
         return "mlqa"
-    return "mrqa" if all(file["format"] == "mrqa" for file in source["files"]) else "squad"
+    formats = {file["format"] for file in source["files"]}
+    return next((rule for rule in _OF_FORMATS if formats == {rule}), "squad")

@@ -97,11 +97,14 @@ class SentenceTable:
             return self._document_rows[:0]
         return self._document_rows[self._document_starts[document] : self._document_starts[document + 1]]
 
+    def with_words(self, bag_key: int) -> np.ndarray:
+        """All rows of these words, in any order."""
+        first, last = np.searchsorted(self._bags, bag_key), np.searchsorted(self._bags, bag_key, side="right")
+        return self._bag_rows[first:last]
+
     def duplicates(self, row: int, near: bool = False) -> np.ndarray:
         """All rows with the same normalised text, itself too; with ``near`` also the same words in another order."""
-        key = self.bag_keys[row]  # exact duplicates share it, too
-        first, last = np.searchsorted(self._bags, key), np.searchsorted(self._bags, key, side="right")
-        rows = self._bag_rows[first:last]
+        rows = self.with_words(int(self.bag_keys[row]))  # exact duplicates share it, too
         return rows if near else rows[self.text_keys[rows] == self.text_keys[row]]
 
 

@@ -34,9 +34,9 @@ def with_unique_ids(table: pa.Table) -> pa.Table:
 
 
 def examples_of(table: pa.Table) -> list[Example]:
-    """The labelled examples of a table; those without any answer cannot be scored."""
+    """The examples of a table that can be scored: those with a gold text, whatever its offset, or said to have none."""
     rows = [row | {"answers": [Answer(**answer) for answer in row["answers"]]} for row in table.to_pylist()]
-    return [Example(**row) for row in rows if row["answers"] or row["is_impossible"]]
+    return [Example(**row) for row in rows if row["golds"] or row["is_impossible"]]
 
 
 def evaluate_set(
@@ -100,7 +100,7 @@ def evaluate_set(
                 "question": example.question,
                 "context": example.context,
                 "language": example.language,
-                "answers": [answer.text for answer in example.answers],
+                "answers": example.golds,
                 "prediction": score.prediction,
                 "start": chosen.get("start", -1),
                 "probability": chosen.get("probability"),

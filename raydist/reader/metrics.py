@@ -1,6 +1,7 @@
 """Exact match and F1 of predicted answers (docs/methods.md 2.5, 3.7). All scores run from 0 to 100.
 
-``squad`` and ``mrqa`` normalise in the English way whatever the language; ``mlqa`` by the language of the passage.
+``squad``, ``mrqa`` and ``hotpotqa`` normalise in the English way whatever the language; ``mlqa`` by that of the passage.
+To ``hotpotqa`` yes, no and noanswer share no word with any other answer.
 A set that holds unanswerable questions is scored as SQuAD v2 defines, any other as SQuAD v1.1; the two differ only where a gold
 answer is empty after normalisation. A question without a prediction scores 0 under both.
 """
@@ -26,7 +27,8 @@ import pyarrow as pa
 from raydist.errors import InputError
 from raydist.records import Answer, Example, Score
 
-RULES = ("squad", "mrqa", "mlqa")
+RULES = ("squad", "mrqa", "hotpotqa", "mlqa")
+_CLOSED = frozenset({"yes", "no", "noanswer"})
 
 # What MLQA's official rule blanks out, by language of the passage. The Arabic article goes wherever its two letters stand, also
 # inside a word: the official pattern does that, and scores are comparable only if it is kept. Hindi and Chinese have no list.
@@ -56,15 +58,17 @@ _CHINESE = re.compile(r"([\u4e00-\u9fa5])")
 
 
 @cache
-def normaliser(rule: str, language: str = "en") -> Callable[[str], str]:
+def normaliser(rule: str, language: str | None = None) -> Callable[[str], str]:
     """The function that makes answers comparable under a rule: words apart by one blank, the rest dropped."""
     if rule not in RULES:
         raise InputError(f"scoring rule {rule!r} is unknown; known are {', '.join(RULES)}")
+    if rule == "mlqa" and not language:
+        raise InputError(f"the mlqa rule depends on the language of the passages: say which, one of {', '.join(_ARTICLES)}")
     if rule == "mlqa" and language not in _ARTICLES:
         raise InputError(
             f"the mlqa rule has no language {language!r}, only {', '.join(_ARTICLES)}; score such data with the squad rule"
         )
-    articles = re.compile(_ARTICLES[language if rule == "mlqa" else "en"] or r"(?!)")
+    articles = re.compile(_ARTICLES[language if rule == "mlqa" and language else "en"] or r"(?!)")
     punctuation: Mapping[int, int | None] = _ANY_PUNCTUATION if rule == "mlqa" else _ASCII_PUNCTUATION
 
     def words(text: str) -> str:
@@ -81,12 +85,13 @@ class _Gold:
 
     def __init__(self, example: Example, rule: str, v2: bool) -> None:
         self.normalise = normaliser(rule, example.language)
-        texts = [self.normalise(answer.text) for answer in example.answers] if not example.is_impossible else []
+        self.whole = _CLOSED if rule == "hotpotqa" else frozenset()  # right or wrong, never partly right
+        texts = [self.normalise(text) for text in example.golds] if not example.is_impossible else []
         if v2:  # an empty gold answer does not count; without any other, the empty answer is right
             texts = [text for text in texts if text] or [""]
         self.empty_f1 = 100.0 if v2 and texts == [""] else 0.0  # v1.1: no common word, no F1, even of two empty texts
         self.texts = frozenset(texts)
-        self.words = [(len(words), Counter(words)) for words in map(str.split, self.texts)]
+        self.words = [(len(words), Counter(words)) for words in map(str.split, self.texts - self.whole)]
 
     def score(self, prediction: str) -> tuple[float, float]:
         """(EM, F1), each the largest over the gold answers."""
@@ -96,6 +101,8 @@ class _Gold:
             return 100.0 * (text in self.texts), self.empty_f1
         if text in self.texts:
             return 100.0, 100.0
+        if text in self.whole:
+            return 0.0, 0.0
         best = 0.0
         for num_gold, gold in self.words:
             left: dict[str, int] = {}
@@ -129,7 +136,7 @@ def squad_scores(
     references: Mapping[str, str | Sequence[str]],
     *,
     rule: str = "squad",
-    language: str = "en",
+    language: str | None = None,
 ) -> dict[str, float]:
     """EM and F1 from 0 to 100, as the official SQuAD script has them (v2's where a reference holds no answer at all).
 
@@ -140,13 +147,15 @@ def squad_scores(
     >>> scores["em"], scores["no_ans_em"], round(scores["has_ans_f1"], 2)
     (50.0, 100.0, 66.67)
 
-    ``rule`` is how answers are made comparable: squad, mrqa, or mlqa, which goes by the ``language`` of the passages.
+    ``rule`` is how answers are made comparable: squad, mrqa, hotpotqa, or mlqa, which goes by the ``language`` of the passages
+    and wants to be told.
     """
+    normaliser(rule, language)
     examples = []
     for id, gold in references.items():
         texts = [gold] if isinstance(gold, str) else gold
         answers = [Answer(text, -1) for text in texts]
-        examples.append(Example(id, "", "", answers, language=language, is_impossible=not answers))
+        examples.append(Example(id, "", "", answers, language=language or "en", is_impossible=not answers))
     if not examples:
         raise InputError("there is no reference: nothing to score")
     return aggregate(score_predictions(predictions, examples, rule))

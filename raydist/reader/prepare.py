@@ -73,6 +73,7 @@ def examples_stage(run: Run, name: str, source: SourceConfig) -> Examples | HubE
             columns=source.columns,
             repair_offsets=data.repair_offsets,
             labelled=name == "train",
+            scored=name != "train",
         )
     seen = {split.path: split for split in splits}  # language: also by a folder
     with said_if_long(f"examples of {name}: looking whether the files have changed"):
@@ -103,6 +104,11 @@ def _check_rule(name: str, source: SourceConfig, examples: Made) -> None:
     rule = choose_rule(source.rule, examples.manifest.identity)
     if name == "train" or rule != "mlqa":  # the others are for any language
         return
+    if assumed := total_counts(examples).language_assumed:
+        raise InputError(
+            f"{name}: the rule mlqa depends on the language of the passages, and neither rows nor file names say it for "
+            f"{assumed:,} of {examples.rows:,} questions: set {set_key(name)}.language (de, say), or {set_key(name)}.rule=squad"
+        )
     columns = [table["language"] for table in examples.tables(["language"])]
     for language in sorted({language for column in columns for language in column.unique().to_pylist()}):
         try:
@@ -130,7 +136,8 @@ def _report_rejected(run: Run, name: str, source: SourceConfig, examples: Made) 
     if total.several_occurrences:
         say(f"{name}: {total.several_occurrences:,} answers without an offset occur more than once; the first is the label")
     if total.not_extractive:
-        say(f"{name}: {total.not_extractive:,} questions have answers that are no piece of the passage (yes, no): left out")
+        fate = "left out" if name == "train" else "they are scored, and no span can answer them"
+        say(f"{name}: {total.not_extractive:,} questions have answers that are no piece of the passage (yes, no): {fate}")
     if total.unlabelled:
         others = f"; {total.impossible:,} others are marked is_impossible" if total.impossible else ""
         way = f". If they have no answer, mark them, or set {set_key(name)}.format=squad_v2"
@@ -141,15 +148,21 @@ def _report_rejected(run: Run, name: str, source: SourceConfig, examples: Made) 
     bad = total.questions_rejected + total.answers_rejected
     reasons = listed(dict(sorted(total.reasons.items(), key=lambda item: -item[1])))
     file = f"rejected/{name}.parquet"
-    if bad:
+    if bad or total.answers_unplaced:
         tables = [
             read_parquet(examples.folder, f"rejected-{number:05d}.parquet") for number in range(len(examples.manifest.parts))
         ]
         location = keep_rejected(run, name, file, bad, pa.concat_tables(tables))
-        say(
-            f"{name}: rejected {total.answers_rejected:,} of {total.answers:,} answers and {total.questions_rejected:,} of "
-            f"{total.questions:,} questions ({reasons}); see {location}"
-        )
+        if total.answers_unplaced:
+            say(
+                f"{name}: {total.answers_unplaced:,} of {total.answers:,} answers are not where their offset says, or empty: "
+                f"scored as the texts they are; see {location}"
+            )
+        if bad:
+            say(
+                f"{name}: rejected {total.answers_rejected:,} of {total.answers:,} answers and {total.questions_rejected:,} of "
+                f"{total.questions:,} questions ({reasons}); see {location}"
+            )
     else:
         run.folder.delete(file)  # of an earlier command, before the data were mended
     ways = []

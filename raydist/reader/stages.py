@@ -58,7 +58,7 @@ class Examples(Stage):
     """Files -> checked examples, and the rejected rows beside them."""
 
     name: ClassVar[str] = "examples"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
 
     reading: Reading
     files: tuple[SourceFile, ...]
@@ -90,7 +90,7 @@ class HubExamples(Stage):
     """The same from a set that `datasets` knows."""
 
     name: ClassVar[str] = "examples"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
 
     reading: Reading
     hub: tuple[str, str, str | None]  # name, split, config
@@ -121,6 +121,7 @@ class HubExamples(Stage):
                     columns=reading.columns,
                     repair_offsets=reading.repair_offsets,
                     labelled=reading.labelled,
+                    scored=not reading.labelled,
                     file=file,
                     format=format,
                 ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from raydist.report.plots import dot_plot
 from raydist.report.published.reader import published
 from raydist.report.runs import Run
 from raydist.report.sections import notices
-from raydist.statistics import Comparison, adversarial_scores, paired_bootstrap
+from raydist.statistics import Comparison, adversarial_scores, compare_groups, holm
 
 SAMPLES = 2000  # of the paired bootstrap
 DISAGREEMENTS = 10  # of each kind and test set
@@ -54,29 +55,37 @@ def overview(runs: Sequence[Run]) -> Html:
 def scores(runs: Sequence[Run]) -> Html | None:
     """Scores side by side, with the difference from the first run and whether it could be chance."""
     by_run = [run.scores() for run in runs]
+    lines = [(name, measure) for name, found in by_set(by_run).items() for measure in main_measures(found)]
+    places = range(1, len(runs))
+    tests = corrected({(*line, at): paired_test([runs[0]], [runs[at]], *line) for line in lines for at in places})
     rows = []
-    for test_set in dict.fromkeys(name for scored in by_run for name in scored):
-        found = [scored.get(test_set, {}) for scored in by_run]
-        for measure in main_measures(found):
-            cells = [with_interval(values, measure) for values in found]
-            for place in range(1, len(runs)):
-                cells[place] = join([cells[place], difference(runs, found, test_set, measure, place)])
-            rows.append([join([test_set, " ", measure_name(measure)]), *cells])
+    for test_set, measure in lines:
+        found = by_set(by_run)[test_set]
+        cells = [with_interval(values, measure) for values in found]
+        for place in places:
+            test = tests.get((test_set, measure, place))
+            cells[place] = join([cells[place], difference(found[0].get(measure), found[place].get(measure), test)])
+        rows.append([join([test_set, " ", measure_name(measure)]), *cells])
     if not rows:
         return None
     note = (
         "Small figures: 95 % bootstrap interval over questions. Below: the difference from the first run; its interval and p "
-        "are from a paired bootstrap over the questions both runs answered, where both have their predictions."
+        "are from a paired bootstrap over the questions both runs answered, where both have their predictions. "
+        "p is corrected for all tests of this table (Holm). One run against another says nothing of other seeds."
     )
     return join([table(["Score", *(named(place, run) for place, run in enumerate(runs))], rows), el("p", note, class_="note")])
 
 
-def difference(runs: Sequence[Run], found: Sequence[dict[str, Any]], test_set: str, measure: str, place: int) -> Html | None:
-    """How far run ``place`` is from the first one; where both have their predictions, whether that could be chance."""
-    first, other = found[0].get(measure), found[place].get(measure)
+def by_set(by_run: Sequence[Mapping[str, dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """What every run scored on each set."""
+    names = dict.fromkeys(name for scored in by_run for name in scored)
+    return {name: [scored.get(name, {}) for scored in by_run] for name in names}
+
+
+def difference(first: Any, other: Any, test: Comparison | None) -> Html | None:
+    """How far a run is from the first one; where both have their predictions, whether that could be chance."""
     if not is_number(first) or not is_number(other):
         return None
-    test = paired_test([runs[0]], [runs[place]], test_set, measure)
     return el(
         "div",
         el("b", f"{other - first:+.2f}"),
@@ -89,8 +98,15 @@ def chance_of(test: Comparison) -> Html:
     return chance(test.low, test.high, test.p_value)
 
 
+def corrected(tests: Mapping[Any, Comparison | None]) -> dict[Any, Comparison]:
+    """The tests of a table that there are, with p corrected for how many."""
+    known = {key: test for key, test in tests.items() if test}
+    p_values = holm([test.p_value for test in known.values()])
+    return {key: replace(test, p_value=p) for (key, test), p in zip(known.items(), p_values)}
+
+
 def paired_test(first: Sequence[Run], other: Sequence[Run], test_set: str, measure: str) -> Comparison | None:
-    """Two groups of runs on the questions that all of them answered, a question's score being its mean over the group.
+    """Two groups of runs on the questions that all of them answered: over seeds, then questions.
 
     None where a run has no predictions, or the measure is not one of single questions.
     """
@@ -103,9 +119,8 @@ def paired_groups(by_run: Sequence[dict[str, float]], first: int, kind: str = "q
     shared = [id for id in by_run[0] if all(id in scores for scores in by_run)]
     if not shared:
         return None
-    groups = by_run[:first], by_run[first:]
-    means = [{id: float(np.mean([scores[id] for scores in group])) for id in shared} for group in groups]
-    return paired_bootstrap(*means, samples=SAMPLES, resampled=kind)
+    answered = [{id: scores[id] for id in shared} for scores in by_run]
+    return compare_groups(answered[:first], answered[first:], samples=SAMPLES, resampled=kind)
 
 
 def question_scores(run: Run, test_set: str, measure: str) -> dict[str, float]:
@@ -174,29 +189,30 @@ def over_seeds(runs: Sequence[Run]) -> Html | None:
     if not any(len({run.setting("seed") for run in group.runs}) > 1 for group in groups):
         return None
     drawn, rows = [], []
-    scored = [run.scores() for run in runs]
-    for test_set in dict.fromkeys(name for found in scored for name in found):
-        for measure in main_measures(found.get(test_set, {}) for found in scored):
-            title = f"{test_set} {measure_name(measure)}"
-            values = [group.values(test_set, measure) for group in groups]
-            lines = [seed_row(groups, values, place, test_set, measure) for place, known in enumerate(values) if known]
-            rows += [[title if i == 0 else "", *line] for i, line in enumerate(lines)]
-            drawn.append(dot_plot(f"{title}, every seed", [(g.name, list(v.values())) for g, v in zip(groups, values)]))
+    scored = by_set([run.scores() for run in runs])
+    scores = [(test_set, measure) for test_set, found in scored.items() for measure in main_measures(found)]
+    places = range(1, len(groups))
+    tests = corrected({(*one, at): paired_test(groups[0].runs, groups[at].runs, *one) for one in scores for at in places})
+    for test_set, measure in scores:
+        title = f"{test_set} {measure_name(measure)}"
+        values = [group.values(test_set, measure) for group in groups]
+        by_group = [tests.get((test_set, measure, place)) for place in range(len(groups))]
+        lines = [seed_row(groups, values, place, by_group[place]) for place, known in enumerate(values) if known]
+        rows += [[title if i == 0 else "", *line] for i, line in enumerate(lines)]
+        drawn.append(dot_plot(f"{title}, every seed", [(g.name, list(v.values())) for g, v in zip(groups, values)]))
     if not rows:
         return None
     note = (
         "Runs that differ in their seed alone are one group. The (sample) deviation shows what another seed might "
-        "do. Differences are between means, from the first group; interval and p are from a paired bootstrap over questions "
-        "that all runs of both groups answered, each with its mean over seeds: they show what other questions might do with "
-        "the same seeds. Believe a difference that exceeds both."
+        "do. Differences are between means, from the first group; interval and p are from a bootstrap over seeds, then over "
+        "the questions that all runs of both groups answered: they show what other seeds and other questions might do. p is "
+        "corrected for all tests of this table (Holm). Groups of one seed each say nothing of other seeds."
     )
     head = ["Score", "Runs", "Mean", "Deviation", "Maximum", "Every seed", *(["From the first"] if groups[1:] else [])]
     return join([el("p", note, class_="note"), figures(drawn), table(head, rows)])
 
 
-def seed_row(
-    groups: Sequence[Group], values: Sequence[dict[str, float]], place: int, test_set: str, measure: str
-) -> list[object]:
+def seed_row(groups: Sequence[Group], values: Sequence[dict[str, float]], place: int, test: Comparison | None) -> list[object]:
     """A group's line in the table of one score."""
     known = list(values[place].values())
     mean = float(np.mean(known))
@@ -210,7 +226,6 @@ def seed_row(
         return row
     if not place or not values[0]:
         return [*row, None]
-    test = paired_test(groups[0].runs, groups[place].runs, test_set, measure)
     gap = el("b", f"{mean - float(np.mean(list(values[0].values()))):+.2f}")
     return [*row, el("div", gap, chance_of(test) if test else None, class_="difference n")]
 
@@ -230,11 +245,14 @@ def retrieval(runs: Sequence[Run]) -> Html | None:
     for test_set in dict.fromkeys(name for group in found for scored in group for name in scored):
         by_group = [[scored[test_set] for scored in group if test_set in scored] for group in found]
         rows = []
-        for method in ordered(method for group in by_group for scored in group for method in scored):
+        methods = ordered(method for group in by_group for scored in group for method in scored)
+        cells_of = [(at, method, metric) for at in range(1, len(groups)) for method in methods for metric in METRICS]
+        tests = corrected({(at, *of): paired_ranking(groups[0].runs, groups[at].runs, test_set, *of) for at, *of in cells_of})
+        for method in methods:
             for place, group in enumerate(by_group):
                 cells = [mean_and_deviation([scored.get(method, {}).get(metric) for scored in group]) for metric in METRICS]
                 for at, metric in enumerate(METRICS if place else ()):
-                    test = paired_ranking(groups[0].runs, groups[place].runs, test_set, method, metric)
+                    test = tests.get((place, method, metric))
                     if test and cells[at]:
                         gap = el(
                             "div",
@@ -250,8 +268,8 @@ def retrieval(runs: Sequence[Run]) -> Html | None:
         return None
     note = (
         "In per cent. After ±: the sample deviation over runs that differ in their seed alone. Below: the "
-        "difference of the same method from the first runs, with interval and p of a paired bootstrap over questions, each "
-        "with its mean over seeds."
+        "difference of the same method from the first runs, with interval and p of a bootstrap over seeds, then questions; p "
+        "is corrected for all tests of a table (Holm)."
     )
     return join([*parts, el("p", note, class_="note")])
 

@@ -25,6 +25,7 @@ from raydist.report.markup import Html, el, is_number, join, number, table
 from raydist.report.parts import chance, figures, measure_name, with_interval
 from raydist.report.plots import Curve, line_plot
 from raydist.report.runs import Run
+from raydist.statistics import holm
 
 METRICS = ("P@1", "P@5", "P@10", "MRR@100", "recall@10", "recall@100", "nDCG@10")
 METHODS = {
@@ -34,6 +35,7 @@ METHODS = {
     "gold_silver": "Gold and silver pairs",
     "gold_silver_weighted": "Gold and silver pairs, weighted",
     "reranked": "Re-ranked by the cross-encoder",
+    "foreign": "Another tool",
 }
 SOURCES = {"bm25": "BM25", "dense": "Dense retriever", "same_doc": "Same document", "pool": "Whole corpus"}
 NEGATIVES = "negatives."
@@ -73,6 +75,9 @@ def differences(run: Run, test_set: str) -> Html | None:
     if not found:
         return None
     shown = [metric for metric in METRICS if any(metric in tests for tests in found.values())]
+    tests = [test for by_metric in found.values() for test in by_metric.values() if "p" in test]
+    for test, p_value in zip(tests, holm([test["p"] for test in tests])):
+        test["p"] = p_value  # those in metrics.json are of single tests
     rows = []
     for method, other in sorted(found, key=lambda pair: [ordered([*METHODS, *pair]).index(of) for of in reversed(pair)]):
         cells = [gap(found[method, other].get(metric, {})) for metric in shown]
@@ -110,8 +115,8 @@ def retrieval(run: Run) -> Html | None:
     note = (
         "In per cent. P@N: questions with a right sentence among the first N. MRR@100: mean of 1 / rank of the first right "
         "one. recall@N: the share of a question's right sentences among the first N. Small figures: 95 % bootstrap interval "
-        "over questions; for a difference, from a paired bootstrap, with its p. They "
-        "show what other questions might do, not what another seed would."
+        "over questions; for a difference, from a paired bootstrap, with its p, corrected for all tests of a table (Holm): "
+        "they show what other questions might do, not what another seed would."
     )
     return join([*parts, el("p", note, class_="note")])
 

@@ -161,7 +161,8 @@ def model_name(run: Run) -> str | None:
 
 
 def measure_name(measure: str) -> str:
-    return {"f1": "F1", "em": "EM", "addsent_f1": "AddSent F1", "addsent_em": "AddSent EM"}.get(measure, measure)
+    names = {"f1": "F1", "em": "EM", "addsent_f1": "AddSent F1", "addsent_em": "AddSent EM", "original_f1": "F1 of originals"}
+    return names.get(measure, measure)
 
 
 def score_name(key: str) -> str:

@@ -7,7 +7,7 @@ the order of any table, nor on rows about questions of other blocks, which are p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -46,11 +46,13 @@ def find_candidates(
     same_doc: int = 0,
     seed: int = 0,
     near_duplicates: bool = False,
+    known: Mapping[str, Sequence[int]] | None = None,
 ) -> pa.Table:
     """The best ``top`` of both retrievers for each question, by question id and sentence id, as ``CANDIDATE_SCHEMA``.
 
     Gold answers and sentences with the text of one are left out, with ``near_duplicates`` also those with its words in
-    another order. ``same_doc`` adds as many others of each document with a gold answer, drawn by the seed.
+    another order. ``same_doc`` adds as many others of each document with a gold answer, drawn by the seed. ``known`` are
+    bag keys of what answers a question's text under any id (``positives``): left out, too.
     """
     asked = pc.unique(questions["question_id"])
     gold = of_questions(gold, asked)
@@ -59,7 +61,7 @@ def find_candidates(
         [
             _columns(best_hits(bm25, asked, top, "bm25"), "bm25"),
             _columns(best_hits(dense, asked, top, "dense"), "dense"),
-            _same_document(gold, gold_rows, sentences, same_doc, seed, near_duplicates),
+            _same_document(gold, gold_rows, sentences, same_doc, seed, near_duplicates, known or {}),
         ],
         promote_options="default",
     )
@@ -72,6 +74,9 @@ def find_candidates(
     keys = sentences.bag_keys if near_duplicates else sentences.text_keys
     rows = sentences.rows_of(merged["sentence_id"], "the candidate")
     is_gold = _pairs_in(merged["question_id"], keys[rows], gold["question_id"], keys[gold_rows])
+    if known:
+        pairs = zip(merged["question_id"].to_pylist(), sentences.bag_keys[rows].tolist())
+        is_gold |= np.fromiter((bag in known.get(question, ()) for question, bag in pairs), bool, merged.num_rows)
     kept = merged.filter(pa.array(~is_gold)).select(CANDIDATE_SCHEMA.names).cast(CANDIDATE_SCHEMA)
     return kept.sort_by([(name, "ascending") for name in PAIR])
 
@@ -105,7 +110,13 @@ def _columns(hits: pa.Table, source: str) -> pa.Table:
 
 
 def _same_document(
-    gold: pa.Table, gold_rows: np.ndarray, sentences: SentenceTable, most: int, seed: int, near_duplicates: bool
+    gold: pa.Table,
+    gold_rows: np.ndarray,
+    sentences: SentenceTable,
+    most: int,
+    seed: int,
+    near_duplicates: bool,
+    known: Mapping[str, Sequence[int]],
 ) -> pa.Table:
     """Of the document of each gold answer ``most`` sentences, or all there are, uniformly drawn.
 
@@ -116,6 +127,8 @@ def _same_document(
     refused: dict[str, set[int]] = {}
     for question, row in zip(questions, gold_rows.tolist() if most else []):
         refused.setdefault(question, set()).update(sentences.duplicates(row, near_duplicates).tolist())
+    for question, of_question in refused.items():
+        of_question.update(same for key in known.get(question, ()) for same in sentences.with_words(key).tolist())
     pairs, drawn = [], [np.zeros(0, np.int64)]
     for place, row in enumerate(gold_rows.tolist() if most else []):
         question = questions[place]

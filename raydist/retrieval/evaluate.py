@@ -10,7 +10,7 @@ import pyarrow as pa
 from raydist.files.stage import encode_table
 from raydist.records import RANKED_SCHEMA
 from raydist.retrieval.corpus_stages import Corpus
-from raydist.retrieval.metrics import RetrievalScores, gold_of, join_scores, score_run, trec_gold, trec_run
+from raydist.retrieval.metrics import RetrievalScores, Ties, gold_of, join_scores, score_run, trec_gold, trec_run
 from raydist.runs.run import Run
 from raydist.statistics import bootstrap_interval, paired_bootstrap
 from raydist.terminal import say_table
@@ -37,15 +37,17 @@ def reranked(first: Ranked, lists: Ranked, depth: int) -> Ranked:
     return first
 
 
-def write_scores(run: Run, corpus: Corpus, ranked: Mapping[str, Iterator[Ranked]]) -> None:
-    """One method after the other, one block of questions at a time; what stays is a value for each question."""
+def write_scores(run: Run, corpus: Corpus, ranked: Mapping[str, Iterator[Ranked]], ties: Ties | None = None) -> None:
+    """One method after the other, one block of questions at a time; what stays is a value for each question. `ties`, where
+    they are not to be settled as evaluate.ties says.
+    """
     gold_tables = [corpus.gold(corpus.questions(number)) for number in range(corpus.num_blocks)]
     samples = run.config.evaluate.bootstrap
     metrics: dict[str, Any] = {}
     by_question: dict[str, pa.Table] = {}
     rows = []
     for method, blocks in ranked.items():
-        scores = _score_method(run, corpus, method, blocks, gold_tables)
+        scores = _score_method(run, corpus, method, blocks, gold_tables, ties or run.config.evaluate.ties)
         metrics |= _with_intervals(scores, f"retrieval.{corpus.name}.{method}", samples)
         columns = {"question_id": scores.questions, "method": [method] * len(scores.questions)}
         by_question[method] = pa.table(columns | {name: scores.values[name] for name in TESTED}).cast(RANKED_SCHEMA)
@@ -63,10 +65,10 @@ def write_scores(run: Run, corpus: Corpus, ranked: Mapping[str, Iterator[Ranked]
 
 
 def _score_method(
-    run: Run, corpus: Corpus, method: str, blocks: Iterator[Ranked], gold_tables: list[pa.Table]
+    run: Run, corpus: Corpus, method: str, blocks: Iterator[Ranked], gold_tables: list[pa.Table], ties: Ties
 ) -> RetrievalScores:
     """The scores of a method's lists, which are written on the way."""
-    ties, parts = run.config.evaluate.ties, []
+    parts = []
     with run.folder.writing(f"ranked/{corpus.name}.{method}.trec") as file:
         for lists, table in zip(blocks, gold_tables, strict=True):
             gold = _gold(table)

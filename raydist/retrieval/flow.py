@@ -27,6 +27,7 @@ from raydist.retrieval import searcher
 from raydist.retrieval.calibration import judge_pairs
 from raydist.retrieval.corpus_stages import Corpus
 from raydist.retrieval.evaluate import Ranked, ranked_lists, reranked, write_scores
+from raydist.retrieval.foreign import score_foreign
 from raydist.retrieval.hits import (
     NEGATIVES_DEPTH,
     Hits,
@@ -68,6 +69,11 @@ OWN = "gold_silver_weighted"  # the run's own method among those that are compar
 
 def run_all(run: Run, *, fresh: bool = False) -> None:
     """Everything: all corpora first, so that a bad file stops it before any model is loaded."""
+    if run.config.evaluate.predictions:
+        raise InputError(
+            "evaluate.predictions are another tool's ranked lists, and `run` trains a retriever of its own: score them with "
+            "raydist evaluate, under another name (name=...)"
+        )
     corpora = open_corpora(run)
     if "train" not in corpora:
         raise InputError("there is nothing to train on: set corpus.train")
@@ -93,7 +99,11 @@ def mine(run: Run, *, fresh: bool = False) -> Path:
 
 
 def evaluate(run: Run) -> None:
-    """Scores of the test sets by what the run has trained so far."""
+    """Scores of the test sets by what the run has trained so far, or of another tool's ranked lists."""
+    if foreign := list(run.config.evaluate.predictions):
+        score_foreign(run, open_corpora(run, foreign))
+        trackers.tell_end(run.config, run.folder)
+        return
     names = list(run.config.corpus.test)
     if not names:
         raise InputError("there is nothing to evaluate on: set corpus.test")

@@ -9,6 +9,8 @@ Means go over all questions that have gold: one that the run does not answer cou
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ import numpy as np
 
 from raydist.errors import InputError
 
-Ties = Literal["id", "pessimistic"]
+Ties = Literal["id", "pessimistic", "trec"]
 Run = Mapping[str, Sequence[tuple[str, float]]]  # question id -> (sentence id, score) in any order
 Gold = Mapping[str, Mapping[str, int]]  # question id -> sentence id -> relevance, above 0
 
@@ -39,9 +41,11 @@ class RetrievalScores:
 def rank_candidates(
     candidates: Sequence[tuple[str, float]], ties: Ties = "id", gold: Mapping[str, int] | None = None
 ) -> list[tuple[str, float]]:
-    """Best first; equal scores by id, and with ``pessimistic`` gold after all its equals."""
+    """Best first; equal scores by id, and with ``pessimistic`` gold after all its equals. ``trec``: as trec_eval has them."""
     if ties not in get_args(Ties):
         raise InputError(f"unknown ties {ties!r}; take one of {', '.join(get_args(Ties))}")
+    if ties == "trec":  # scores are float32 there, and of equal ones the larger id comes first
+        return sorted(candidates, key=lambda candidate: (np.float32(candidate[1]), candidate[0]), reverse=True)
     late = (gold or {}) if ties == "pessimistic" else {}
     return sorted(candidates, key=lambda candidate: (-candidate[1], candidate[0] in late, candidate[0]))
 
@@ -167,11 +171,14 @@ def trec_run(run: Run, *, ties: Ties = "id", gold: Gold | None = None, tag: str 
 
 
 def read_trec_run(path: Path) -> dict[str, list[tuple[str, float]]]:
-    """A run by question; ranks and tag are not needed."""
-    run: dict[str, list[tuple[str, float]]] = {}
-    for question, _, sentence, _, score, _ in _read(Path(path), "question Q0 sentence rank score tag"):
-        run.setdefault(unquote(question), []).append((unquote(sentence), float(score)))
-    return run
+    """A run by question, from a file that may be gzipped; ranks and tag are not needed."""
+    run: dict[str, dict[str, float]] = {}
+    for number, (question, _, sentence, _, score, _) in _read(Path(path), "question Q0 sentence rank score tag"):
+        listed = run.setdefault(unquote(question), {})
+        if unquote(sentence) in listed:
+            raise InputError(f"{path}, line {number}: {sentence!r} comes again in the list of {question!r}; give each id once")
+        listed[unquote(sentence)] = float(score)
+    return {question: list(listed.items()) for question, listed in run.items()}
 
 
 def trec_gold(gold: Gold) -> str:
@@ -182,7 +189,8 @@ def trec_gold(gold: Gold) -> str:
 
 def read_trec_gold(path: Path) -> dict[str, dict[str, int]]:
     """Gold by question; judgements of 0 or less are none."""
-    rows = [(unquote(q), unquote(s), int(value)) for q, _, s, value in _read(Path(path), "question 0 sentence relevance")]
+    lines = _read(Path(path), "question 0 sentence relevance")
+    rows = [(unquote(q), unquote(s), int(value)) for _, (q, _, s, value) in lines]
     kept = [row for row in rows if row[2] > 0]
     return gold_of(*zip(*kept)) if kept else {}
 
@@ -198,12 +206,23 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _read(path: Path, layout: str) -> Iterable[list[str]]:
+def _read(path: Path, layout: str) -> Iterable[tuple[int, list[str]]]:
+    """Line numbers and cells."""
     if not path.is_file():
         raise InputError(f"no file {path}; wanted lines of: {layout}")
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(_text(path, layout).split("\n"), 1):
         cells = line.split()
         if cells and (len(cells) != len(layout.split()) or not _is_number(cells[4 if len(cells) == 6 else 3])):
             raise InputError(f"{path}, line {number}: wanted {layout}, saw {line[:100]!r}")
         if cells:
-            yield cells
+            yield number, cells
+
+
+def _text(path: Path, layout: str) -> str:
+    data = path.read_bytes()
+    try:
+        return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
+    except (EOFError, OSError, zlib.error):
+        raise InputError(f"{path} is a truncated or damaged gzip file; copy or download it again") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); wanted lines of: {layout}") from None

@@ -23,6 +23,7 @@ from raydist.retrieval.cross_encoder import sigmoid
 from raydist.retrieval.dense import DenseIndex
 from raydist.retrieval.index_stages import EncoderModel, open_tower
 from raydist.retrieval.negatives import draw_negatives
+from raydist.retrieval.positives import repeated_positives
 from raydist.retrieval.scoring import CrossScorer
 from raydist.retrieval.silver import select_silver
 
@@ -34,7 +35,7 @@ class LabelledPairs(BlockStage):
     """Questions and their hits -> training pairs of the cross-encoder: gold, and negatives of three sources."""
 
     name: ClassVar[str] = "labelled_pairs"
-    version: ClassVar[int] = VERSION
+    version: ClassVar[int] = 5
 
     bm25: Made
     dense: Made
@@ -43,6 +44,8 @@ class LabelledPairs(BlockStage):
     dev_share: float
 
     def open(self, worker: Worker) -> Callable[[int], Part]:
+        repeated = repeated_positives(self.corpus, None)
+
         def make(number: int) -> Part:
             questions = self.corpus.questions(number)
             pairs = draw_negatives(
@@ -54,6 +57,7 @@ class LabelledPairs(BlockStage):
                 seed=self.seed,
                 negatives_per_source=self.negatives_per_source,
                 dev_share=self.dev_share,
+                known=repeated.of(questions),
             )
             return Part(pairs)
 
@@ -65,7 +69,7 @@ class Candidates(BlockStage):
     """Questions and their hits -> what the cross-encoder is asked about: both lists merged, gold left out."""
 
     name: ClassVar[str] = "candidates"
-    version: ClassVar[int] = VERSION
+    version: ClassVar[int] = 5
 
     bm25: Made
     dense: Made
@@ -74,6 +78,8 @@ class Candidates(BlockStage):
     seed: int
 
     def open(self, worker: Worker) -> Callable[[int], Part]:
+        repeated = repeated_positives(self.corpus, None)
+
         def make(number: int) -> Part:
             questions = self.corpus.questions(number)
             pairs = find_candidates(
@@ -85,6 +91,7 @@ class Candidates(BlockStage):
                 top=self.top,
                 same_doc=self.same_doc,
                 seed=self.seed,
+                known=repeated.of(questions),
             )
             return Part(pairs)
 

@@ -6,9 +6,9 @@ For each gold pair one positive, and from each source ``negatives_per_source`` s
     dense       uniform over the best 10 by a dense retriever
     same_doc    uniform over the document of the gold answer
 
-Gold answers of the question and duplicates of their texts are removed before drawing. So is what was drawn for the question
-already: no negative comes twice (the paper does not say; drawn twice it would count double). A source that has nothing left
-gives way to bm25, and bm25 to the whole corpus, the pool; both names are in the row.
+Gold answers of the question, under any id that asks the same, and duplicates of their texts are removed before drawing. So is
+what was drawn for the question already: no negative comes twice (the paper does not say; drawn twice it would count double). A
+source that has nothing left gives way to bm25, and bm25 to the whole corpus, the pool; both names are in the row.
 
 A draw is a pure function of (seed, question id, source asked, source used, number). Rows are the same for any cut of the
 questions into blocks, for any order of the tables, on any number of workers.
@@ -59,11 +59,13 @@ def draw_negatives(
     top: int = 10,
     dev_share: float = 0.1,
     near_duplicates: bool = True,
+    known: Mapping[str, Sequence[int]] | None = None,
 ) -> pa.Table:
     """The labelled pairs of a block of questions, by question id: for each gold answer itself, then its negatives.
 
-    ``near_duplicates`` keeps out sentences with the words of a gold answer in another order, too. Rows of ``gold``,
-    ``bm25`` and ``dense`` (``HIT_SCHEMA``) about other questions are passed over.
+    ``near_duplicates`` keeps out sentences with the words of a gold answer in another order, too. ``known`` are bag keys of
+    what answers a question's text under any id (``positives``): none of it is a negative. Rows of ``gold``, ``bm25`` and
+    ``dense`` (``HIT_SCHEMA``) about other questions are passed over.
     """
     asked = pc.unique(questions["question_id"])
     ids = sorted(asked.to_pylist())
@@ -86,6 +88,7 @@ def draw_negatives(
         if not answers:
             raise InputError(f"question {question!r} has no gold sentence; leave it out or give it one")
         refused = {same for row in answers for same in sentences.duplicates(row, near_duplicates).tolist()}
+        refused.update(same for key in (known or {}).get(question, ()) for same in sentences.with_words(key).tolist())
         for pair, answer in enumerate(answers):
             rows.append((question, answer, 1, "gold", "gold", pair, None, is_dev[place]))
             document: Ranked = [(row, None) for row in sentences.document_rows(answer).tolist()]

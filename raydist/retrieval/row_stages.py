@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,8 +16,8 @@ from raydist.files.stage import LATER, Made, Part, Worker
 from raydist.models.folders import tower_folder
 from raydist.models.located import Model
 from raydist.records import SILVER_SCHEMA
-from raydist.retrieval.candidates import of_questions
-from raydist.retrieval.corpus_stages import VERSION, BlockStage, Corpus, batches, paragraphs
+from raydist.retrieval.corpus_stages import VERSION, BlockStage, paragraphs
+from raydist.retrieval.positives import Positives, repeated_positives
 from raydist.retrieval.rows import Negative, tokenize_cross_pairs, tokenize_pairs
 from raydist.retrieval.silver import training_pairs, with_texts
 
@@ -81,7 +79,7 @@ class DualTrainingRows(BlockStage):
     """
 
     name: ClassVar[str] = "pair_rows"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     kind: ClassVar[str] = "arrow"
 
     tokenizer: Model
@@ -104,7 +102,7 @@ class DualTrainingRows(BlockStage):
 
         def make(number: int) -> Part:
             questions, table = self.corpus.questions(number), self.corpus.sentence_table()
-            pairs = self._pairs(number, questions, table)
+            pairs = self._pairs(number, questions, table, repeated)
             asked = [duplicate_keys(text)[0] for text in pairs["question"].to_pylist()]  # one text may have two ids
             rows = table.rows_of(pairs["sentence_id"], "the sentence")
             bags = table.bag_keys[rows].tolist()
@@ -128,7 +126,7 @@ class DualTrainingRows(BlockStage):
 
         return make
 
-    def _pairs(self, number: int, questions: pa.Table, table: SentenceTable) -> pa.Table:
+    def _pairs(self, number: int, questions: pa.Table, table: SentenceTable, repeated: Positives) -> pa.Table:
         pairs = training_pairs(
             self.corpus.gold(questions),
             self.silver.table(number) if self.silver else SILVER_SCHEMA.empty_table(),
@@ -136,6 +134,7 @@ class DualTrainingRows(BlockStage):
             hard_negatives=self.hard_negatives,
             negative_p=self.negative_p,
             gold_scored=self.gold_scores.table(number) if self.gold_scores else None,
+            known=repeated.of(questions) if self.hard_negatives else {},
         )
         if self.weighting == "gold":
             pairs = pairs.filter(pairs["is_gold"])
@@ -153,74 +152,3 @@ class DualTrainingRows(BlockStage):
             ]
 
         return [of_pair(*mined) for mined in zip(pairs["negatives"].to_pylist(), pairs["negative_logits"].to_pylist())]
-
-
-# --- positives of questions that are asked twice ---------------------------------------------------------------------
-
-
-class Positives(NamedTuple):
-    """(question key, bag key), in order, of the answers of questions whose text more than one id has."""
-
-    questions: np.ndarray
-    bags: np.ndarray
-
-    def join(self, asked: list[int], bags: list[int]) -> dict[int, set[int]]:
-        """The bags that answer each question: those of its own pairs, and those of other ids with its text."""
-        positives: dict[int, set[int]] = {}
-        for question, bag in zip(asked, bags):
-            positives.setdefault(question, set()).add(bag)
-        for question, known in positives.items():
-            first, last = (np.searchsorted(self.questions, question, side) for side in ("left", "right"))
-            known.update(self.bags[first:last].tolist())
-        return positives
-
-
-@lru_cache(maxsize=1)
-def repeated_positives(corpus: Corpus, silver: Made | None) -> Positives:
-    """All gold and kept silver pairs of questions whose text more than one id has.
-
-    So what a row masks does not depend on which block the other ids are in. Memory: 8 bytes for each question, and of the
-    repeated ones their ids and 16 bytes for each pair; the tables are read in pieces.
-    """
-    asked, keys = _repeated_questions(corpus)
-    if not len(asked):
-        return Positives(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    sentences = corpus.sentence_table()
-    pairs = [np.zeros((0, 2), np.int64)]
-    for batch in _answers(corpus, silver):
-        known = of_questions(batch, asked)
-        known = known.filter(known["kept"]) if "kept" in known.column_names else known
-        place = pc.index_in(known["question_id"].cast(asked.type), value_set=asked).to_numpy()
-        bags = sentences.bag_keys[sentences.rows_of(known["sentence_id"], "the sentence")]
-        pairs.append(np.stack([keys[place], bags], axis=1))
-    positives = np.unique(np.concatenate(pairs), axis=0)
-    return Positives(positives[:, 0], positives[:, 1])
-
-
-def _repeated_questions(corpus: Corpus) -> tuple[pa.Array, np.ndarray]:
-    """Ids and keys of the questions whose text more than one id has."""
-    keys = np.concatenate([_question_keys(batch) for batch in corpus.batches("questions", ["text"])] or [np.zeros(0, np.int64)])
-    distinct, times = np.unique(keys, return_counts=True)
-    repeated = distinct[times > 1]
-    ids, keys_of_ids = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
-    for batch in corpus.batches("questions", ["question_id", "text"]) if len(repeated) else ():
-        keys = _question_keys(batch)
-        again = np.isin(keys, repeated)
-        ids.append(batch["question_id"].filter(pa.array(again)).cast(pa.string()))
-        keys_of_ids.append(keys[again])
-    return pa.chunked_array(ids).combine_chunks(), np.concatenate(keys_of_ids)
-
-
-def _answers(corpus: Corpus, silver: Made | None) -> Iterator[pa.Table]:
-    for batch in corpus.batches("gold"):
-        yield pa.Table.from_batches([batch])
-    if silver is None:
-        return
-    for line in silver.manifest.parts:
-        for batch in batches(silver.folder, line.name, ["question_id", "sentence_id", "kept"]):
-            yield pa.Table.from_batches([batch])
-
-
-def _question_keys(batch: pa.RecordBatch) -> np.ndarray:
-    """The same for questions of the same normalised text."""
-    return np.array([duplicate_keys(text)[0] for text in batch["text"].to_pylist()], np.int64)

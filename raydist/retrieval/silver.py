@@ -8,7 +8,7 @@ Of sentences with the same words, in any order, a question keeps one: copies in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -191,12 +191,14 @@ def training_pairs(
     hard_negatives: int = 0,
     negative_p: float = 0.1,
     gold_scored: pa.Table | None = None,
+    known: Mapping[str, Sequence[int]] | None = None,
 ) -> pa.Table:
     """What the dual encoder is trained on, by question and sentence: gold of weight 1, kept silver pairs of theirs.
 
     ``hard_negatives`` gives every pair so many rejected candidates of its question with p of at most ``negative_p``, in
     the order of their better rank: found early, and yet no answer. As with the cross-encoder's negatives (methods 5.2), none
     has the words of an answer of the question, gold or kept, in any order, nor those of another negative.
+    ``known`` are bag keys of what answers a question's text under any id (``positives``): none of it is a negative.
     ``gold_scored`` has the cross-encoder's logits of gold pairs {question_id, sentence_id, logit}, where a loss wants them.
     A pair that is gold and silver is gold.
     """
@@ -210,10 +212,10 @@ def training_pairs(
     kept = silver.filter(silver["kept"])
     for pair, weight, logit in zip(_pairs(kept), kept["weight"].to_pylist(), kept["logit"].to_pylist()):
         rows.setdefault(pair, {"weight": weight, "is_gold": False, "logit": logit})
-    negatives = _hard_negatives(silver, sorted(rows), sentences, hard_negatives, negative_p) if hard_negatives else {}
+    mined = _hard_negatives(silver, sorted(rows), sentences, hard_negatives, negative_p, known or {}) if hard_negatives else {}
     table = []
     for question, sentence in sorted(rows):
-        hard = negatives.get(question, [])
+        hard = mined.get(question, [])
         lists = {"negatives": [id for id, _ in hard], "negative_logits": [logit for _, logit in hard]}
         table.append({"question_id": question, "sentence_id": sentence, **rows[question, sentence], **lists})
     return pa.Table.from_pylist(table, TRAINING_PAIR_SCHEMA)
@@ -224,7 +226,12 @@ def _pairs(table: pa.Table) -> list[tuple[str, str]]:
 
 
 def _hard_negatives(
-    silver: pa.Table, positives: list[tuple[str, str]], sentences: SentenceTable, most: int, negative_p: float
+    silver: pa.Table,
+    positives: list[tuple[str, str]],
+    sentences: SentenceTable,
+    most: int,
+    negative_p: float,
+    known: Mapping[str, Sequence[int]],
 ) -> dict[str, list[tuple[str, float]]]:
     """(sentence, logit) of each question's hard negatives."""
     low = silver.filter(pc.and_(pc.invert(silver["kept"]), pc.less_equal(silver["p"], pa.scalar(negative_p, pa.float32()))))
@@ -233,6 +240,7 @@ def _hard_negatives(
     low = low.sort_by([("question_id", "ascending"), ("rank", "ascending"), ("sentence_id", "ascending")])
     answers = sentences.bag_keys[sentences.rows_of([sentence for _, sentence in positives], "the answer")].tolist()
     refused = {(question, words) for (question, _), words in zip(positives, answers)}
+    refused |= {(question, words) for question, of_text in known.items() for words in of_text}
     found: dict[str, list[tuple[str, float]]] = {}
     words_of = sentences.bag_keys[sentences.rows_of(low["sentence_id"], "the candidate")].tolist()
     for (question, sentence), logit, words in zip(_pairs(low), low["logit"].to_pylist(), words_of):

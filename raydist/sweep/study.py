@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from raydist.config import Config
 from raydist.errors import InputError
 from raydist.files.storage import Storage, fingerprint
@@ -83,7 +85,8 @@ class StudySession:
     def __init__(self, config: Config, plan: Plan, folder: Storage) -> None:
         assert config.sweep is not None
         self.plan, self.folder, self.metric = plan, folder, config.sweep.metric
-        self.study = Study(plan.axes, config.seed + len(self.asked()), config.sweep.mode)  # a new seed asks something new
+        fresh = int(np.random.SeedSequence([config.seed, len(self.asked())]).generate_state(1)[0])  # asks something new
+        self.study = Study(plan.axes, fresh, config.sweep.mode)
         self.open: dict[str, tuple[Any, tuple[Trial, ...]]] = {}  # settings without an answer: the study's own trial, and ours
         self.is_exhausted = False
 

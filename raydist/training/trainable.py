@@ -131,8 +131,8 @@ class DevEvaluation:
 
     @property
     def has_labels(self) -> bool:
-        columns = zip(self.examples["answers"].to_pylist(), self.examples["is_impossible"].to_pylist())
-        return any(answers or impossible for answers, impossible in columns)
+        columns = zip(self.examples["golds"].to_pylist(), self.examples["is_impossible"].to_pylist())
+        return any(golds or impossible for golds, impossible in columns)
 
     def __call__(self, task: ReaderTask) -> dict[str, float]:
         predict = self.config.predict

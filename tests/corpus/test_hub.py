@@ -57,7 +57,7 @@ def test_a_local_folder_reads_with_the_same_checks(folder):
         ("mlqa", "mlqa.ar.de", "ar"),
         ("google/xtreme", "MLQA.hi.en", "hi"),
         ("mlqa", "mlqa-translate-train.de", "de"),
-        ("mlqa", "mlqa-translate-test.de", None),  # put into English
+        ("mlqa", "mlqa-translate-test.de", "en"),  # put into English
         ("someone/many", "vi", "vi"),
         ("squad_es", "v1.1.0", "es"),
         ("someone/SQuAD-es", None, "es"),

@@ -18,6 +18,8 @@ def files(*named):
         ({"hub": ["facebook/mlqa", "test", "mlqa.ar.de"]}, "mlqa"),
         ({"hub": ["google/xtreme", "test", "MLQA.ar.de"]}, "mlqa"),
         ({"hub": ["mrqa", "validation", None]}, "mrqa"),
+        (files(("dev.json", "hotpotqa")), "hotpotqa"),
+        ({"hub": ["hotpotqa/hotpot_qa", "validation", "distractor"]}, "hotpotqa"),
         ({"hub": ["mlqa/squad", "validation", None]}, "squad"),
     ],
 )

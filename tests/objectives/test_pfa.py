@@ -630,7 +630,7 @@ def test_alignment_brings_the_two_readings_together(align):
         return float(np.linalg.norm(clean.mean(0) - perturbed.mean(0)))
 
     before = gap()
-    for _ in range(80):
+    for _ in range(120):
         optimizer.zero_grad()
         loss_of(pfa, pfa(batch, reader(batch), reader)).backward()
         optimizer.step()

@@ -133,7 +133,7 @@ def test_chinese_f1_counts_characters():
 def test_a_language_that_mlqa_lacks_is_named():
     with pytest.raises(InputError, match=r"no language 'fr', only en, es, hi, vi, de, ar, zh"):
         score_predictions({}, [example("q", "a", language="fr")], "mlqa")
-    with pytest.raises(InputError, match=r"'sqad' is unknown; known are squad, mrqa, mlqa"):
+    with pytest.raises(InputError, match=r"'sqad' is unknown; known are squad, mrqa, hotpotqa, mlqa"):
         score_predictions({}, [example("q", "a")], "sqad")
 
 
@@ -366,6 +366,7 @@ def test_scores_of_plain_texts_are_those_of_examples():
     assert squad_scores(predictions, golds | {"q2": "1894"}) == squad_scores(predictions, golds)
     german = {"q": "der Turm"}
     assert squad_scores({"q": "Turm"}, german, rule="mlqa", language="de")["em"] == 100
-    assert squad_scores({"q": "Turm"}, german, rule="mlqa")["em"] == 0
+    with pytest.raises(InputError, match="mlqa rule depends on the language of the passages: say which, one of en, es"):
+        squad_scores({"q": "Turm"}, german, rule="mlqa")
     with pytest.raises(InputError, match="there is no reference"):
         squad_scores(predictions, {})

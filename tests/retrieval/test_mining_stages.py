@@ -17,7 +17,8 @@ from raydist.records import SILVER_SCHEMA
 from raydist.retrieval.corpus_stages import Corpus
 from raydist.retrieval.cross_encoder import load_cross_encoder, sigmoid
 from raydist.retrieval.mining_stages import CrossEncoderModel, GoldScores
-from raydist.retrieval.row_stages import DualTrainingRows, repeated_positives
+from raydist.retrieval.positives import repeated_positives
+from raydist.retrieval.row_stages import DualTrainingRows
 from raydist.retrieval.rows import PairRows
 
 # --- rows of the dual encoder ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from raydist.corpus.rejected import WRONG_TYPE, Fault
 
 
 class Mrqa(ReaderFormat):
-    """`detected_answers` are the answers that stand in the passage; other `answers` (aliases) cannot be spans."""
+    """`detected_answers` are the answers that stand in the passage, the labels; `answers` have all aliases, the golds."""
 
     keys: ClassVar[tuple[str, ...]] = ("qas", "qid", "detected_answers")
 
@@ -32,9 +32,10 @@ class Mrqa(ReaderFormat):
         for qa in qas:
             id, question, impossible = qa.get("qid") or qa.get("id"), qa.get("question"), qa.get("is_impossible")
             try:
-                answers = [_span_answer(context, *span) for span in _detected(qa.get("detected_answers"))]
-                answers = answers or answer_pairs(qa.get("answers"), None)
-                checks.add(line, id, question, context, answers, impossible=impossible)
+                aliases = answer_pairs(qa.get("answers"), None)
+                answers = [_span_answer(context, *span) for span in _detected(qa.get("detected_answers"))] or aliases
+                golds = [text for text, _ in aliases] or None
+                checks.add(line, id, question, context, answers, impossible=impossible, golds=golds)
             except Fault as fault:
                 checks.refuse_row(line, id, fault)
             except (TypeError, KeyError, ValueError) as error:

@@ -69,14 +69,19 @@ def _asked(
     for sentence in sentences.to_pylist():
         of_passage[sentence["passage_id"]].append(sentence)
     asked, gold = [], []
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
+    spoken: dict[str, set[str]] = defaultdict(set)
     for example in examples:
-        if example.id in seen:  # of another file: its answers are not those of the first
+        spoken[example.id].add(example.language)
+    for example in examples:
+        key = (example.id, example.language)
+        if key in seen:  # of another file: its answers are not those of the first
             detail = repr(example.question)[:200]
             rejected.append(Rejected(example.file, example.line, example.id, "question", DUPLICATE_ID, detail))
             continue
-        seen.add(example.id)
-        where = {"file": example.file, "line": example.line, "question_id": example.id}
+        seen.add(key)
+        id = f"{example.language}:{example.id}" if len(spoken[example.id]) > 1 else example.id  # translations share their ids
+        where = {"file": example.file, "line": example.line, "question_id": id}
         asked.append({"text": example.question, "language": example.language, **where})
         for answer in example.answers:
             for sentence in of_passage[example.passage_id]:

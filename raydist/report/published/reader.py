@@ -14,7 +14,7 @@ import numpy as np
 
 from raydist.report.markup import Html, el, is_number, join, number, table
 from raydist.report.parts import measure_name, model_name
-from raydist.report.published.tables import AVERAGE, LANGUAGES, WARMUP, Key, Row, Table, papers
+from raydist.report.published.tables import AVERAGE, LANGUAGES, ORIGINAL, WARMUP, Key, Row, Table, papers
 from raydist.report.runs import Run
 
 OTHER_LANGUAGES = ("el", "ro", "ru", "th", "tr", "zh", "it", "fr", "pt", "ja", "ko")
@@ -75,6 +75,8 @@ def own_scores(run: Run) -> dict[Key, tuple[str, float]]:
         whole = language_of(name) or _only(map(language_of, read_from))
         for measure, value in scored.items():
             match = re.fullmatch(r"((?:addsent_)?(?:f1|em)(?:@\d+)?)(?:\.(?!low$|high$|languages$)(.+))?", measure)
+            if measure == "original_f1" and test_set in ("addsent", "addonesent") and is_number(value):
+                found.setdefault(Key(ORIGINAL, measure), (name, float(value)))
             if not test_set or not match or not is_number(value):
                 continue
             language = match[2] or whole
@@ -271,8 +273,10 @@ def differences(
         name = own[key][0]
         place = name if language_of(name) else " ".join(filter(None, (name, key.language)))
         holder = next(run for run in runs if name in run.scores())
-        theirs, ours = setting.questions.get(Key(key.test_set, language=key.language)), _questions(holder, name, key.language)
-        alike.setdefault(("Questions", theirs, ours), []).append(place)
+        theirs = setting.questions.get(Key(key.test_set, language=key.language))
+        is_original = key.test_set == ORIGINAL
+        ours = holder.scores()[name].get("originals") if is_original else _questions(holder, name, key.language)
+        alike.setdefault(("Original questions" if is_original else "Questions", theirs, ours), []).append(place)
         rule = holder.scores()[name].get("rule")
         alike.setdefault(("Rule", setting.rules.get(key.test_set), str(rule) if rule else None), []).append(name)
     for (what, theirs, ours), places in sorted(alike.items(), key=lambda item: item[0][0]):

@@ -20,7 +20,8 @@ LANGUAGES = ("en", "es", "de", "ar", "hi", "vi")  # of the cross-lingual paper, 
 AVERAGE = "average"  # over the six languages
 WARMUP = "Warm-up"  # among settings: stands for the three keys of optim that say how long it is
 PAPERS = ("infomax", "pfa", "two_stage")
-MEASURES = {"addsent": "addsent_f1", "addonesent": "addsent_f1"}  # of the one score of a test set; else F1
+ORIGINAL = "original"  # the questions that an adversarial set was made from
+MEASURES = {"addsent": "addsent_f1", "addonesent": "addsent_f1", ORIGINAL: "original_f1"}  # of a set's one score; else F1
 
 Scores: TypeAlias = dict[str, float | dict[str, dict[str, float]]]
 

@@ -37,6 +37,16 @@ def test_mrqa_spans_are_inclusive_and_every_span_is_an_answer(tmp_path):
     ]  # fmt: skip
 
 
+def test_labels_are_what_was_detected_and_golds_are_all_aliases(tmp_path):
+    detected = [{"text": "LUND", "char_spans": [[16, 19]]}]
+    qas = [{"qid": "q", "question": "Where?", "answers": ["Lund", "Lund, Sweden"], "detected_answers": detected}]
+    [example], _, _ = read(write(tmp_path / "x", [{"header": {}}, {"context": PASSAGE, "qas": qas}]))
+    assert example.answers == [Answer("Lund", 16)]
+    assert example.golds == ["Lund", "Lund, Sweden"]
+    [example], _, _ = read_rows([HUB_MRQA | {"answers": ["Ada", "Countess"]}], file="hub:mrqa")
+    assert example.golds == ["Ada", "Countess"]
+
+
 HUB_MRQA = {
     "subset": "NewsQA",
     "context": PASSAGE,

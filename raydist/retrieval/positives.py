@@ -1,0 +1,97 @@
+"""What answers a question text under any of its ids: a question may be asked twice, with other gold answers.
+
+What a question text has under any id is never a negative of it: not of the cross-encoder, not a mined one, not a column of a
+batch; and it is no candidate, since it is known already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raydist.corpus.duplicates import duplicate_keys
+from raydist.files.stage import Made
+from raydist.retrieval.candidates import of_questions
+from raydist.retrieval.corpus_stages import Corpus, batches
+
+
+class Positives(NamedTuple):
+    """(question key, bag key), in order, of the answers of questions whose text more than one id has."""
+
+    questions: np.ndarray
+    bags: np.ndarray
+
+    def join(self, asked: list[int], bags: list[int]) -> dict[int, set[int]]:
+        """The bags that answer each question: those of its own pairs, and those of other ids with its text."""
+        positives: dict[int, set[int]] = {}
+        for question, bag in zip(asked, bags):
+            positives.setdefault(question, set()).add(bag)
+        for question, known in positives.items():
+            first, last = (np.searchsorted(self.questions, question, side) for side in ("left", "right"))
+            known.update(self.bags[first:last].tolist())
+        return positives
+
+    def of(self, questions: pa.Table) -> dict[str, list[int]]:
+        """The bags that answer each of these questions under any id; only of those whose text has several."""
+        if not len(self.questions):
+            return {}
+        keys = [duplicate_keys(text)[0] for text in questions["text"].to_pylist()]
+        first, last = (np.searchsorted(self.questions, keys, side) for side in ("left", "right"))
+        spans = zip(questions["question_id"].to_pylist(), first.tolist(), last.tolist())
+        return {id: self.bags[start:end].tolist() for id, start, end in spans if end > start}
+
+
+@lru_cache(maxsize=1)
+def repeated_positives(corpus: Corpus, silver: Made | None) -> Positives:
+    """All gold and kept silver pairs of questions whose text more than one id has.
+
+    So what a row masks does not depend on which block the other ids are in. Memory: 8 bytes for each question, and of the
+    repeated ones their ids and 16 bytes for each pair; the tables are read in pieces.
+    """
+    asked, keys = _repeated_questions(corpus)
+    if not len(asked):
+        return Positives(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    sentences = corpus.sentence_table()
+    pairs = [np.zeros((0, 2), np.int64)]
+    for batch in _answers(corpus, silver):
+        known = of_questions(batch, asked)
+        known = known.filter(known["kept"]) if "kept" in known.column_names else known
+        place = pc.index_in(known["question_id"].cast(asked.type), value_set=asked).to_numpy()
+        bags = sentences.bag_keys[sentences.rows_of(known["sentence_id"], "the sentence")]
+        pairs.append(np.stack([keys[place], bags], axis=1))
+    positives = np.unique(np.concatenate(pairs), axis=0)
+    return Positives(positives[:, 0], positives[:, 1])
+
+
+def _repeated_questions(corpus: Corpus) -> tuple[pa.Array, np.ndarray]:
+    """Ids and keys of the questions whose text more than one id has."""
+    keys = np.concatenate([_question_keys(batch) for batch in corpus.batches("questions", ["text"])] or [np.zeros(0, np.int64)])
+    distinct, times = np.unique(keys, return_counts=True)
+    repeated = distinct[times > 1]
+    ids, keys_of_ids = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
+    for batch in corpus.batches("questions", ["question_id", "text"]) if len(repeated) else ():
+        keys = _question_keys(batch)
+        again = np.isin(keys, repeated)
+        ids.append(batch["question_id"].filter(pa.array(again)).cast(pa.string()))
+        keys_of_ids.append(keys[again])
+    return pa.chunked_array(ids).combine_chunks(), np.concatenate(keys_of_ids)
+
+
+def _answers(corpus: Corpus, silver: Made | None) -> Iterator[pa.Table]:
+    for batch in corpus.batches("gold"):
+        yield pa.Table.from_batches([batch])
+    if silver is None:
+        return
+    for line in silver.manifest.parts:
+        for batch in batches(silver.folder, line.name, ["question_id", "sentence_id", "kept"]):
+            yield pa.Table.from_batches([batch])
+
+
+def _question_keys(batch: pa.RecordBatch) -> np.ndarray:
+    """The same for questions of the same normalised text."""
+    return np.array([duplicate_keys(text)[0] for text in batch["text"].to_pylist()], np.int64)
