@@ -19,7 +19,7 @@ from raydist.models.folders import tower_folder
 from raydist.models.located import Model
 from raydist.records import SILVER_SCHEMA
 from raydist.retrieval.candidates import of_questions
-from raydist.retrieval.corpus_stages import VERSION, BlockStage, Corpus, batches, paragraphs
+from raydist.retrieval.corpus_stages import VERSION, BlockStage, Corpus, batches, paragraphs, question_keys
 from raydist.retrieval.rows import Negative, tokenize_cross_pairs, tokenize_pairs
 from raydist.retrieval.silver import training_pairs, with_texts
 
@@ -199,12 +199,13 @@ def repeated_positives(corpus: Corpus, silver: Made | None) -> Positives:
 
 def _repeated_questions(corpus: Corpus) -> tuple[pa.Array, np.ndarray]:
     """Ids and keys of the questions whose text more than one id has."""
-    keys = np.concatenate([_question_keys(batch) for batch in corpus.batches("questions", ["text"])] or [np.zeros(0, np.int64)])
+    texts = corpus.batches("questions", ["text"])
+    keys = np.concatenate([*(question_keys(batch["text"].to_pylist()) for batch in texts), np.zeros(0, np.int64)])
     distinct, times = np.unique(keys, return_counts=True)
     repeated = distinct[times > 1]
     ids, keys_of_ids = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
     for batch in corpus.batches("questions", ["question_id", "text"]) if len(repeated) else ():
-        keys = _question_keys(batch)
+        keys = question_keys(batch["text"].to_pylist())
         again = np.isin(keys, repeated)
         ids.append(batch["question_id"].filter(pa.array(again)).cast(pa.string()))
         keys_of_ids.append(keys[again])
@@ -219,8 +220,3 @@ def _answers(corpus: Corpus, silver: Made | None) -> Iterator[pa.Table]:
     for line in silver.manifest.parts:
         for batch in batches(silver.folder, line.name, ["question_id", "sentence_id", "kept"]):
             yield pa.Table.from_batches([batch])
-
-
-def _question_keys(batch: pa.RecordBatch) -> np.ndarray:
-    """The same for questions of the same normalised text."""
-    return np.array([duplicate_keys(text)[0] for text in batch["text"].to_pylist()], np.int64)
