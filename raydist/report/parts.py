@@ -165,7 +165,7 @@ def model_name(run: Run) -> str | None:
 
 
 def measure_name(measure: str) -> str:
-    return {"f1": "F1", "em": "EM", "addsent_f1": "AddSent F1", "addsent_em": "AddSent EM"}.get(measure, measure)
+    return {"f1": "F1", "em": "EM", "addsent_f1": "AddSent F1", "addsent_em": "AddSent EM", "mrr": "MRR"}.get(measure, measure)
 
 
 def score_name(key: str) -> str:

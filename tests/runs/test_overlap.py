@@ -7,7 +7,8 @@ from raydist.config import load_config
 from raydist.errors import InputError
 from raydist.here import Here
 from raydist.reader import flow, trials
-from raydist.reader.prepare import prepare, report_overlap
+from raydist.reader.prepare import make_examples, prepare, report_overlap
+from raydist.reader.stages import WindowSet
 from raydist.retrieval import prepare as retrieval_prepare
 from raydist.runs.run import Run
 
@@ -108,3 +109,16 @@ def test_questions_of_corpora_are_compared_too(tmp_path):
     shared = {(line["other"], line["test"]): line["questions"] for line in run.folder.read_json("overlap.json")}
     assert shared["dev", "same"] + shared["train", "same"] == 20
     assert shared["dev", "same"] > 0
+
+
+@pytest.mark.realdata
+def test_xquad_is_told_to_be_of_squads_dev_set(tmp_path, data_dir):
+    files = {"dev": data_dir / "squad/dev-A-v1.1.json.gz", "test.xquad": data_dir / "xquad/xquad.en.A.json.gz"}
+    run = run_of(tmp_path, files, "data.train=null")
+    sets = run.config.sets()
+    examples = make_examples(run, sets)
+    run.prepared = {name: WindowSet(made, made) for name, made in examples.items()}
+    report_overlap(run, sets)
+    (line,) = run.folder.read_json("overlap.json")
+    assert (line["other"], line["test"], line["passages"]) == ("dev", "xquad", line["of_passages"])
+    assert line["questions"] == line["of_questions"] == 561
