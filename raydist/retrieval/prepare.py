@@ -85,6 +85,7 @@ def report_overlap(run: Run, corpora: dict[str, Corpus], *, is_ranked: bool = Fa
     tests = [name for name in run.config.corpus.test if name in corpora]
     asked = {"train": corpora.get("train"), "dev": corpora["train"].dev if "train" in corpora else None}
     named = {name: corpus for name, corpus in asked.items() if corpus} | {name: corpora[name] for name in tests}
+    tests += ["dev"] * bool(run.config.corpus.dev and asked["dev"])  # a share of train has none of train's
     if not tests or len(tests) == len(named):
         return
     stages = {name: (QuestionKeys(corpus), f"texts of {name}") for name, corpus in named.items()}

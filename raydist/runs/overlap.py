@@ -36,8 +36,11 @@ class Overlap:
             )
             if number
         ]
+        has = f"{self.other} has {' and '.join(shared)} of"
+        if self.test == "dev":
+            return f"{has} dev: the model is chosen by what it was trained on"
         why = {"dev": "the model is chosen by what it is tested on", "train": "it is tested on what it was trained on"}
-        return f"{self.other} has {' and '.join(shared)} of test set {self.test}: {why[self.other]}"
+        return f"{has} test set {self.test}: {why[self.other]}"
 
 
 def check_overlap(run: Run, keys: Mapping[str, Made], tests: Sequence[str], *, chosen: bool) -> None:
@@ -46,7 +49,7 @@ def check_overlap(run: Run, keys: Mapping[str, Made], tests: Sequence[str], *, c
     `keys`: of each set the hashes of its questions' and passages' normalised texts, in columns `question` and `passage`.
     """
     others = ["dev"] * (chosen and "dev" in keys) + ["train"] * ("train" in keys)
-    found = [overlap for other in others for overlap in _overlaps(other, keys, tests)]
+    found = [overlap for other in others for overlap in _overlaps(other, keys, [test for test in tests if test != other])]
     for overlap in found:
         say(overlap.text)
     before = run.folder.read_json(FILE) if run.folder.exists(FILE) else []

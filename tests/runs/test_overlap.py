@@ -111,6 +111,14 @@ def test_questions_of_corpora_are_compared_too(tmp_path):
     assert shared["dev", "same"] > 0
 
 
+def test_a_dev_corpus_of_its_own_is_compared_with_train(tmp_path):
+    given = [f"storage={tmp_path}/runs", "corpus.test={}", "corpus.dev={files: 'sample:', split: train, questions: 7}"]
+    run = Run(load_config("debug_retrieval", given).config, Here())
+    retrieval_prepare.report_overlap(run, retrieval_prepare.open_corpora(run))
+    (line,) = run.folder.read_json("overlap.json")
+    assert line["text"] == "train has 7 of 7 questions of dev: the model is chosen by what it was trained on"
+
+
 @pytest.mark.realdata
 def test_xquad_is_told_to_be_of_squads_dev_set(tmp_path, data_dir):
     files = {"dev": data_dir / "squad/dev-A-v1.1.json.gz", "test.xquad": data_dir / "xquad/xquad.en.A.json.gz"}
