@@ -217,8 +217,12 @@ def _beside(
     if name:
         return join(parts)
     others = [row for row in setting.rows if row.scores.keys() & set(keys)]
-    listed = [[row.method, *(_printed(row.scores.get(key)) for key in keys)] for row in others]
-    all_rows = table(["Method", *(_title(key) for key in keys)], listed)
+    if len(keys) > len(others):  # the longer side goes down
+        listed = [[_title(key), *(_printed(row.scores.get(key)) for row in others)] for key in keys]
+        all_rows = table(["Score", *(row.method for row in others)], listed)
+    else:
+        listed = [[row.method, *(_printed(row.scores.get(key)) for key in keys)] for row in others]
+        all_rows = table(["Method", *(_title(key) for key in keys)], listed)
     return join([*parts, el("details", el("summary", "Everything published for these scores"), all_rows)])
 
 
