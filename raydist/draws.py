@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any
 
@@ -79,6 +79,7 @@ class Choice:
     adversarial: bool
     highest: float
     leave_out: tuple[int, int] | None  # fold and folds: its questions are not taken
+    only: tuple[int, int] | None = field(default=None, metadata={"later": True})  # fold and folds: no other questions are taken
 
     @property
     def known_by(self) -> dict[str, Any]:
@@ -86,4 +87,6 @@ class Choice:
 
     def takes(self, ids: Sequence[str]) -> np.ndarray:
         taken = draw_questions(ids, self.seed, self.adversarial) <= self.highest
-        return taken & ~Fold(self.seed, *self.leave_out).holds(ids) if self.leave_out else taken
+        if self.leave_out:
+            taken &= ~Fold(self.seed, *self.leave_out).holds(ids)
+        return taken & Fold(self.seed, *self.only).holds(ids) if self.only else taken

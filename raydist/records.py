@@ -222,10 +222,18 @@ RANKED_SCHEMA = pa.schema(
     ]
 )
 
-# Some kept and some rejected pairs as people read them, for the report: <run>/mining/examples.parquet.
-MINED_EXAMPLE_SCHEMA = pa.schema(
-    [*SILVER_SCHEMA, ("question", pa.string()), ("sentence", pa.string()), ("gold", pa.list_(pa.string()))]
+# Silver rows as people read them: <run>/mining/silver.parquet.
+MINED_SCHEMA = pa.schema(
+    [
+        *SILVER_SCHEMA,
+        ("question", pa.string()),
+        ("sentence", pa.string()),
+        ("right", pa.bool_()),  # whether it answers the question; null where nobody knows, as of all data but the sample
+    ]
 )
+
+# Some kept and some rejected ones, for the report: <run>/mining/examples.parquet.
+MINED_EXAMPLE_SCHEMA = pa.schema([*MINED_SCHEMA, ("gold", pa.list_(pa.string()))])
 
 
 def examples_table(examples: Iterable[Example]) -> pa.Table:

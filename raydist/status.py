@@ -76,6 +76,11 @@ def _training_lines(run: Storage, training: dict[str, Any] | None) -> list[str]:
 
 def _score_lines(run: Storage) -> list[str]:
     metrics = run.read_json("metrics.json") if run.exists("metrics.json") else {}
-    lines = [f"  {key}: {value:.2f}" for key, value in metrics.items() if key.endswith((".f1", ".em", ".addsent_f1"))]
+    ends = (".f1", ".em", ".addsent_f1", "dev.mrr")
+    lines = [
+        f"  {key}: {value:.2f}"
+        for key, value in metrics.items()
+        if key.endswith(ends) and not key.startswith(("cross_encoder.", "train."))
+    ]
     ranked = {key: value for key, value in metrics.items() if key.startswith("retrieval.") and key.endswith(("P@1", "MRR@100"))}
     return lines + [f"  {key}: {100 * value:.2f}" for key, value in ranked.items()]

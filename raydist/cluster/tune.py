@@ -125,7 +125,7 @@ def make_scheduler(config: Config) -> Any:
     sweep, train = config.sweep, config.train
     assert sweep is not None
     grace = sweep.grace_steps or train.evaluate_every or 1
-    goes_by = {"time_attr": "step", "metric": f"dev.{train.metric}", "mode": "max"}
+    goes_by = {"time_attr": "step", "metric": f"dev.{config.dev_metric}", "mode": "max"}
     if sweep.scheduler == "asha":
         return ASHAScheduler(**goes_by, max_t=max(NO_END, grace), grace_period=grace, reduction_factor=sweep.reduction)
     if sweep.scheduler == "median":
@@ -168,7 +168,7 @@ def run_order(text: str, stops_early: bool) -> None:
     """A trial in the process that Tune gave it."""
     order = TrialOrder.from_json(text)
     quieten()
-    reports = [DevReports(order.config.train.metric)] if stops_early else []
+    reports = [DevReports(order.config.dev_metric)] if stops_early else []
     run_trial(order, RayMachine(Cluster(order.config.cluster)), callbacks=reports)
     for report in reports:
         report.wait()

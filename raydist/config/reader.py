@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from raydist.config.section import ROWS, SCORES, WEIGHTS, OneOf, Section, is_plain_name, key, listed, section
+from raydist.config.section import NOTHING, ROWS, SCORES, WEIGHTS, OneOf, Section, is_plain_name, key, listed, section
 
 EXAMPLE_COLUMNS = ("id", "question", "context", "answer", "answers", "answer_start", "title", "language", "is_impossible")
 
@@ -40,6 +40,13 @@ class SourceConfig(Section):
         None, "[fold, folds]: leave out the questions drawn for this fold, from 0 to folds - 1", ROWS
     )
 
+    only: tuple[int, int] | None = key(
+        None,
+        "[fold, folds]: only the questions that the same leave_out leaves out of another set",
+        ROWS,
+        later=True,
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _shorthand(cls, value: Any) -> Any:
@@ -48,8 +55,11 @@ class SourceConfig(Section):
     def _problems(self) -> Iterator[str]:
         if bool(self.files) == bool(self.hub):
             yield "give either files or hub"
-        if self.leave_out and not 0 <= self.leave_out[0] < self.leave_out[1] > 1:
-            yield f"leave_out is [fold, folds] with fold from 0 to folds - 1, got {list(self.leave_out)}"
+        for name, fold in (("leave_out", self.leave_out), ("only", self.only)):
+            if fold and not 0 <= fold[0] < fold[1] > 1:
+                yield f"{name} is [fold, folds] with fold from 0 to folds - 1, got {list(fold)}"
+        if self.leave_out and self.only:
+            yield "leave_out and only are both given: keep one"
         for name in self.columns:
             if name not in EXAMPLE_COLUMNS:
                 near = difflib.get_close_matches(name, EXAMPLE_COLUMNS, n=1, cutoff=0.5)
@@ -72,6 +82,9 @@ class DataConfig(Section):
     train: SourceConfig | None = key(None, "Data set that is trained on", ROWS)
     dev: SourceConfig | None = key(None, "Data set that models are chosen by during training", ROWS)
     test: Annotated[dict[str, SourceConfig], BeforeValidator(lambda value: value or {})] = key({}, "Test sets by name", ROWS)
+    overlap: Literal["warn", "refuse"] = key(
+        "warn", "Where dev, by which something is chosen, or train has questions or passages of a test set", NOTHING, later=True
+    )
     sample: SampleConfig = section(SampleConfig(), "The embedded sample world")
     seed: int = key(0, "Seed of choices of questions, the same in runs with other seeds", ROWS, ge=0)
     root: str = key("", "Folder that relative file names start in", ROWS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, field_validator, model_validator
@@ -89,7 +90,21 @@ class CorpusConfig(Section):
     """What retrieval works on: pairs to train and mine with, and sets to test on."""
 
     train: CorpusSource | None = key(None, "Corpus that is mined and trained on", ROWS)
+    dev: CorpusSource | None = key(None, "Corpus whose questions a retriever is chosen by during training", ROWS, later=True)
+    dev_share: float = key(
+        0.0, "Share of train's questions, by their text, that is held out as dev; 0: none", ROWS, later=True, ge=0, lt=1
+    )
     test: Annotated[dict[str, CorpusSource], BeforeValidator(lambda value: value or {})] = key({}, "Test corpora by name", ROWS)
+
+    @property
+    def has_dev(self) -> bool:
+        return bool(self.dev or self.dev_share)
+
+    def _problems(self) -> Iterator[str]:
+        if self.dev and self.dev_share:
+            yield f"dev is a corpus of its own, and dev_share {self.dev_share:g} holds out questions of train: keep one of them"
+        if self.has_dev and "dev" in self.test:
+            yield "a test set is called dev, which is the name of the questions that models are chosen by: name it otherwise"
 
     @field_validator("test")
     @classmethod
@@ -238,6 +253,14 @@ class RetrieverConfig(Section):
         ["gold", "gold_silver"], "Retrievers trained beside it, to compare with", SCORES
     )
     search_depth: int = key(100, "Length of an evaluation's ranked lists", SCORES, shared=True, unit="sentences")
+    dev_sentences: int | None = key(
+        10_000,
+        "Sentences that dev is searched among during training: a seeded choice, and all of its gold answers; null: all",
+        WEIGHTS,
+        later=True,
+        unit="sentences",
+        ge=1,
+    )
     rerank: int = key(
         20, "Sentences of a list that the cross-encoder ranks anew, as the ceiling; 0: none", SCORES, unit="sentences", ge=0
     )

@@ -16,7 +16,14 @@ OF_THE_TASK = {"reader": ("objectives", "predict"), "retriever": ("retriever",),
 # weights trained before there was such a key are known without it
 NOT_AT_ITS_DEFAULT = ("predict.precision",)
 # what trials share, but their cross-encoders do not depend on: gold pairs and negatives train it, at a depth of their own
-NOT_OF_THE_CROSS_ENCODER = ("corpus.test", "model.", "mining.candidates", "mining.same_doc", "retriever.search_depth")
+NOT_OF_THE_CROSS_ENCODER = (
+    "corpus.test",
+    "corpus.dev.",
+    "model.",
+    "mining.candidates",
+    "mining.same_doc",
+    "retriever.search_depth",
+)
 
 
 def known_settings(config: Section) -> dict[str, tuple[Key, Any]]:

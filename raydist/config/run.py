@@ -123,16 +123,17 @@ class Config(Section):
                 known = ", ".join(self.corpus.test) or "none"
                 yield f"evaluate.predictions: there is no test set {wanted!r}; there are {known}"
         if self.task == "retriever":
-            yield from self._without_dev_set()
+            yield from self._retriever_training_problems()
 
-    def _without_dev_set(self) -> Iterator[str]:
-        """What a retriever would pass over: it is judged by searching, after training."""
+    def _retriever_training_problems(self) -> Iterator[str]:
         train, usual = self.train, TrainConfig()
-        for name in ("early_stop", "evaluate_every", "dev_questions", "metric"):
-            if getattr(train, name) and getattr(train, name) != getattr(usual, name):
+        if train.metric != usual.metric:
+            yield "train.metric has no effect: a retriever is chosen by its MRR; leave it out"
+        for name in ("early_stop", "evaluate_every", "dev_questions"):
+            if getattr(train, name) and getattr(train, name) != getattr(usual, name) and not self.corpus.has_dev:
                 yield (
-                    f"train.{name} has no effect: a retriever is judged after training, by the scores of corpus.test, and has "
-                    f"no dev set; leave it out"
+                    f"train.{name} has no effect: this retriever has no questions that are held out; set corpus.dev_share or "
+                    f"corpus.dev, or leave it out"
                 )
 
     def _cross_encoder_problems(self) -> Iterator[str]:
@@ -163,6 +164,16 @@ class Config(Section):
                     f"retriever.{name}: {str(value).lower()} is about the columns of retriever.loss: softmax, and the loss is "
                     f"{retriever.loss}: leave it out"
                 )
+
+    @property
+    def dev_metric(self) -> str:
+        """The score on dev that the best model is chosen by, during training."""
+        return "mrr" if self.task == "retriever" else self.train.metric
+
+    @property
+    def chooses_by_dev(self) -> bool:
+        """Whether what is trained depends on its scores on dev."""
+        return bool(self.train.early_stop) or (self.train.choose == "best" and self.train.evaluate_every != 0)
 
     def sets(self) -> dict[str, SourceConfig]:
         """Every data set by name: train, dev and the test sets that are given."""

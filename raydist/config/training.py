@@ -41,7 +41,9 @@ class TrainConfig(Section):
     )
     choose: Literal["best", "last"] = key("best", "Model that is kept: the best on dev, or the last", WEIGHTS)
     metric: Literal["f1", "em", "average_precision", "accuracy"] = key(
-        "f1", "Score that the best model is chosen by; the last two are a cross-encoder's", WEIGHTS
+        "f1",
+        "Score that the best reader or cross-encoder is chosen by; a retriever is chosen by MRR",
+        WEIGHTS,
     )
     early_stop: int | None = key(
         None, "Evaluations without a better score, after which training stops", WEIGHTS, unit="evaluations", ge=1
@@ -101,6 +103,9 @@ class SweepConfig(Section):
         [], "Seeds that every setting is tried with; empty: the config's own", NOTHING
     )
     metric: str = key("dev.f1", "Key of metrics.json that settings are ranked by", NOTHING, pattern=r"^[A-Za-z0-9_-]+\..+$")
+    metric_is_test: Literal["refuse", "allow"] = key(
+        "refuse", "Whether settings may be ranked by a test set; what it then says of the best one is too good", NOTHING
+    )
     mode: Literal["max", "min"] = key("max", "Whether a high or a low metric is better", NOTHING)
     at_once: int | None = key(
         None, "Trials at the same time; null: as many as the CPUs (or GPUs) hold", NOTHING, unit="trials", ge=1

@@ -22,7 +22,7 @@ from raydist.models.located import Location, Model, NamedModel, StoredModel, tok
 from raydist.reader import two_stage
 from raydist.reader.evaluate import evaluate_set, examples_of, with_unique_ids
 from raydist.reader.metrics import null_differences, read_predictions
-from raydist.reader.prepare import choose_questions, make_examples, prepare
+from raydist.reader.prepare import choose_questions, make_examples, prepare, report_overlap
 from raydist.reader.stages import Predictions, WindowSet
 from raydist.runs import trackers
 from raydist.runs.locate import locate
@@ -39,10 +39,11 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
             "raydist evaluate, under another name (name=...)"
         )
     prepare(run, run.config.sets())
+    report_overlap(run, run.config.sets())
     train(run, fresh=fresh)
     if run.config.objectives.hard_learning:
         two_stage.evaluate_base(run)
-    evaluate(run)
+    score_sets(run)
 
 
 # --- training --------------------------------------------------------------------------------------------------------
@@ -167,6 +168,15 @@ def _write_answers(run: Run, name: str, nbest: Mapping[str, Sequence[Mapping]], 
 
 
 def evaluate(run: Run) -> dict[str, dict[str, Any]]:
+    """Scores of every dev and test set, and what dev shares with the test sets."""
+    if not run.config.evaluate.predictions:
+        names = run.config.predict.split or [name for name in run.config.sets() if name != "train"]
+        prepare(run, names)
+        report_overlap(run, names)
+    return score_sets(run)
+
+
+def score_sets(run: Run) -> dict[str, dict[str, Any]]:
     """Scores of every dev and test set, by the run's model, or from predictions that another tool made."""
     config, foreign = run.config, run.config.evaluate.predictions
     names = list(foreign) or config.predict.split or [name for name in config.sets() if name != "train"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from raydist.corpus.hub import hub_language, load_hub
 from raydist.corpus.paths import expand_paths
 from raydist.corpus.rejected import NOT_AT_OFFSET, UNLABELLED
 from raydist.corpus.rules import choose_rule
-from raydist.draws import Choice, draw_questions
+from raydist.draws import Choice, Fold, draw_questions
 from raydist.errors import InputError
 from raydist.files.stage import Made
 from raydist.files.storage import Place, file_digest, read_parquet
@@ -24,9 +25,10 @@ from raydist.models.loading import open_config
 from raydist.models.located import Model, NamedModel, tokenizer_digest
 from raydist.reader.metrics import normaliser
 from raydist.reader.model import check_reader
-from raydist.reader.stages import Examples, HubExamples, Reading, SourceFile, Windows, WindowSet
+from raydist.reader.stages import ExampleKeys, Examples, HubExamples, Reading, SourceFile, Windows, WindowSet
 from raydist.records import ReadCounts
 from raydist.runs.locate import locate
+from raydist.runs.overlap import check_overlap
 from raydist.runs.rejected import keep_rejected, listed, refuse_too_many
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say
@@ -175,6 +177,18 @@ def _report_rejected(run: Run, name: str, source: SourceConfig, examples: Made) 
         raise InputError(f"{name}: no usable question in {', '.join(source.files) or source.hub}")
 
 
+def report_overlap(run: Run, names: Iterable[str], *, is_ranked: bool = False) -> None:
+    """What dev and train share with test sets, of prepared sets. `is_ranked`: trials are ranked by dev."""
+    examples = {name: run.prepared[name].examples for name in names}
+    tests = [name for name in run.config.data.test if name in examples]
+    if not tests or len(tests) == len(examples):
+        return
+    stages = {
+        name: (ExampleKeys(made, choose_questions(run, name, made)), f"texts of {name}") for name, made in examples.items()
+    }
+    check_overlap(run, run.make_all(stages, label="texts"), tests, chosen=is_ranked or run.config.chooses_by_dev)
+
+
 # --- windows ---------------------------------------------------------------------------------------------------------
 
 
@@ -213,12 +227,12 @@ def check_model(run: Run) -> None:
 def choose_questions(run: Run, name: str, examples: Made) -> Choice | None:
     """The seeded choice of questions that the config asks for; None for all of them."""
     source, seed = run.config.sets()[name], run.config.data.seed
-    if source.questions is None and source.leave_out is None:
-        return None
-    if source.questions is None:
-        return Choice(seed, source.adversarial, 1.0, source.leave_out)
-    ids = [id for table in examples.tables(["id"]) for id in table["id"].to_pylist()]
-    draws = np.unique(draw_questions(ids, seed, source.adversarial))
-    if source.questions >= len(draws):
-        return Choice(seed, source.adversarial, 1.0, source.leave_out) if source.leave_out else None
-    return Choice(seed, source.adversarial, float(draws[source.questions - 1]), source.leave_out)
+    everything = Choice(seed, source.adversarial, 1.0, source.leave_out, source.only)
+    if source.questions is not None:
+        ids = [id for table in examples.tables(["id"]) for id in table["id"].to_pylist()]
+        if source.only:
+            ids = [id for id, taken in zip(ids, Fold(seed, *source.only).holds(ids)) if taken]
+        draws = np.unique(draw_questions(ids, seed, source.adversarial))
+        if source.questions < len(draws):
+            return replace(everything, highest=float(draws[source.questions - 1]))
+    return everything if source.leave_out or source.only else None

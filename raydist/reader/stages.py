@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 
+from raydist.corpus.duplicates import duplicate_keys
 from raydist.corpus.examples import UNITS, Read, Split, read_rows, read_split
 from raydist.corpus.hub import hub_format, load_hub
 from raydist.corpus.rejected import DUPLICATE_ID
@@ -181,6 +182,42 @@ def row_groups(examples: Made) -> list[tuple[int, int]]:
     size = examples.manifest.identity["part_rows"]
     parts = enumerate(examples.manifest.parts)
     return [(number, group) for number, line in parts for group in range(-(-line.rows // size))]
+
+
+@dataclass(frozen=True)
+class ExampleKeys(Stage):
+    """Row groups of examples -> hashes of the normalised texts of their questions and passages."""
+
+    name: ClassVar[str] = "example_keys"
+
+    examples: Made
+    choice: Choice | None
+
+    @cached_property
+    def groups(self) -> list[tuple[int, int]]:
+        return row_groups(self.examples)
+
+    @property
+    def parts(self) -> int:
+        return len(self.groups)
+
+    def open(self, worker: Worker) -> Callable[[int], Part]:
+        def make(number: int) -> Part:
+            examples = self.examples.row_group(*self.groups[number])
+            if self.choice:
+                examples = examples.filter(pa.array(self.choice.takes(examples["id"].to_pylist())))
+            return Part(
+                pa.table({name: _text_keys(examples[of]) for name, of in (("question", "question"), ("passage", "context"))})
+            )
+
+        return make
+
+
+def _text_keys(texts: pa.ChunkedArray) -> pa.Array:
+    """The same for texts that are the same when normalised; neighbours often share a passage."""
+    coded = texts.combine_chunks().dictionary_encode()
+    keys = np.array([duplicate_keys(text)[0] for text in coded.dictionary.to_pylist()], np.int64)
+    return pa.array(keys[coded.indices.to_numpy()], pa.int64())
 
 
 # --- windows ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 from raydist.config import Config
 from raydist.config.roles import plain_settings
 from raydist.reader import flow, two_stage
-from raydist.reader.prepare import prepare
+from raydist.reader.prepare import prepare, report_overlap
 from raydist.reader.stages import WindowSet
 from raydist.runs.run import Run
 
@@ -40,6 +40,8 @@ def base_settings(config: Config) -> dict[str, Any] | None:
 def prepare_trials(run: Run, *, all_stages: bool = True) -> dict[str, str]:
     """Make all that does not depend on a trial's own settings; the fingerprints of its data sets."""
     sets = prepare(run, run.config.sets())
+    if all_stages:
+        report_overlap(run, run.config.sets(), is_ranked=True)
     if run.config.objectives.hard_learning and all_stages:
         flow.check_contrast(run, sets["train"].rows)
         two_stage.with_nbest_sets(run, sets["train"])
@@ -50,7 +52,7 @@ def run_trial(run: Run, *, callbacks: Sequence[Any] = ()) -> dict[str, str]:
     """Train and score one trial; the fingerprints of its data sets."""
     sets = prepare(run, run.config.sets())
     flow.train(run, callbacks=callbacks)
-    flow.evaluate(run)
+    flow.score_sets(run)
     return _fingerprints(sets)
 
 

@@ -76,7 +76,7 @@ def evaluate_base(run: Run) -> None:
     base = base_runs(run)[0]
     base.begin()
     say(f"base reader {base.config.name}:")
-    flow.evaluate(base)
+    flow.score_sets(base)
 
 
 def way_to(run: Run, base: Run) -> str:

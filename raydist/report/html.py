@@ -11,6 +11,7 @@ from raydist.report.comparison import COMPARISONS
 from raydist.report.markup import Html, el, join
 from raydist.report.plots import COLOURS
 from raydist.report.runs import load_runs
+from raydist.report.same_sets import part_sets
 from raydist.report.sections import SECTIONS
 
 # A browser is told to run and fetch nothing, should ever a piece of data get through as markup.
@@ -24,7 +25,7 @@ CSS = """
   --notice: #33290f; } }
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 64rem; background: var(--page); color: var(--ink);
+body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 78rem; background: var(--page); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", "Noto Sans", sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; }
 h2 { font-size: 1.25rem; margin: 2.6rem 0 .8rem; padding-bottom: .25rem; border-bottom: 1px solid var(--line); }
@@ -45,6 +46,7 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)
 dl > div { min-width: 0; }
 dt { font-size: .8rem; } dd { margin: 0; }
 .notice { background: var(--notice); border-radius: .5rem; padding: .4rem .9rem; margin: 1rem 0; font-size: .92rem; }
+.notice.loud { border-left: .4rem solid var(--wrong); font-size: 1rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .92rem; }
 .wide table { min-width: 50%; overflow-wrap: normal; }
@@ -52,7 +54,8 @@ th, td { text-align: left; vertical-align: top; padding: .35rem .9rem .35rem 0; 
 tbody th { font-weight: 600; } thead th { color: var(--soft); font-weight: 500; font-size: .85rem; }
 .n { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .text td, .text th { min-width: 7rem; max-width: 22rem; overflow-wrap: anywhere; font-weight: 400; }
-.range { display: block; position: relative; width: 9rem; height: .7rem; margin-top: .1rem;
+.interval { display: block; white-space: normal; min-width: 6.5rem; }
+.range { display: block; position: relative; width: 6.5rem; height: .7rem; margin-top: .1rem;
   background: linear-gradient(var(--line), var(--line)) center / 100% 1px no-repeat; }
 .range i { position: absolute; top: .22rem; height: .26rem; min-width: 2px; background: var(--soft); border-radius: 2px; }
 .range em { position: absolute; top: 0; height: .7rem; width: 2px; margin-left: -1px; background: var(--ink); }
@@ -78,7 +81,7 @@ details { border-top: 1px solid var(--line); } details:last-of-type { border-bot
 summary { cursor: pointer; padding: .5rem 0; font-weight: 600; } summary small { font-weight: 400; }
 article { border-inline-start: 3px solid var(--wrong); background: var(--wash); border-radius: .3rem;
   padding: .6rem .9rem; margin: 0 0 .7rem; break-inside: avoid; font-size: .93rem; }
-article.right { border-color: var(--right); }
+article.right { border-color: var(--right); } article.unknown { border-color: var(--soft); }
 article p { margin: .15rem 0; } .what { color: var(--soft); font-size: .85rem; }
 .passage { font-size: .88rem; margin: .5rem 0 .3rem; } .cut { color: var(--soft); }
 footer { font-size: .78rem; }
@@ -108,6 +111,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
         title = " · ".join(run.name for run in loaded)
         sections = [(f"{run.name}: {heading.lower()}", make(run)) for run in loaded for heading, make in SECTIONS]
     else:
+        part_sets(loaded)
         title = " · ".join(run.name for run in loaded)
         sections = [(heading, compare(loaded)) for heading, compare in COMPARISONS]
     return write_page(out, title, sections)

@@ -110,6 +110,9 @@ def retrieval(run: Run) -> Html | None:
             [METHODS.get(method, method), *(with_interval(found[method], metric) for metric in shown)] for method in methods
         ]
         parts += [el("h3", test_set), table(["", *shown], rows), differences(run, test_set)]
+    if is_number(chosen := run.metrics.get("dev.mrr")):
+        said = " is the MRR, in per cent, of the held-out questions that the model is chosen by."
+        parts.append(el("p", el("b", f"{chosen:.2f}", class_="n"), said))
     if not parts:
         return None
     note = (
@@ -123,7 +126,7 @@ def retrieval(run: Run) -> Html | None:
 
 def mined_pairs(run: Run) -> Html | None:
     """How many pairs each threshold keeps, and some of those that were kept and rejected."""
-    parts = [part for part in (yield_plot(run), mined_examples(run)) if part]
+    parts = [part for part in (yield_plot(run), truth(run), mined_examples(run)) if part]
     return join(parts) if parts else None
 
 
@@ -142,6 +145,17 @@ def yield_plot(run: Run) -> Html | None:
         )
     plot = line_plot("Pairs kept, per cent of gold pairs", [("share", at, 100 * shares)], x_label="threshold", x_ticks=SHARES)
     return join([el("p", said) if said else None, figures([plot])])
+
+
+def truth(run: Run) -> Html | None:
+    """How many of the kept pairs are right, where that is known."""
+    right, answers, kept = (run.metrics.get(f"mining.{name}") for name in ("right", "answers", "silver"))
+    if not is_number(right) or not is_number(answers) or not is_number(kept):
+        return None
+    of_kept = f" ({100 * right / kept:.0f} %)" if kept else ""
+    said = f"Of the {number(kept)} pairs that are kept {number(right)} are right{of_kept}"
+    of_all = f" There are {number(answers)} answers beside gold in the sample."
+    return el("p", el("b", f"{said}."), of_all)
 
 
 def mined_examples(run: Run) -> Html | None:
@@ -163,6 +177,7 @@ def pair_card(row: dict[str, Any]) -> Html:
     gold = [el("p", el("span", "gold ", class_="what"), el("span", text, dir="auto")) for text in row["gold"] or []]
     ranks = [f"{name} {row[key]}" for name, key in (("BM25 rank", "bm25_rank"), ("dense rank", "dense_rank")) if row[key]]
     facts = [
+        {True: "right, as the sample knows", False: "wrong, as the sample knows"}.get(row["right"]),
         f"p {row['p']:.3f}" if row["p"] is not None else None,
         f"weight {row['weight']:.3f}" if row["kept"] and row["weight"] is not None else row["why_not"],
         *ranks,
@@ -176,7 +191,7 @@ def pair_card(row: dict[str, Any]) -> Html:
         el("p", el("span", "mined ", class_="what"), el("b", row["sentence"], dir="auto")),
         *gold,
         el("footer", " · ".join(str(fact) for fact in facts if fact)),
-        class_="right" if row["kept"] else "wrong",
+        class_={True: "right", False: "wrong"}.get(row["right"], "unknown"),
     )
 
 

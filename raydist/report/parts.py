@@ -142,12 +142,13 @@ def with_interval(found: dict[str, Any], measure: str) -> Html:
     if 0 <= low <= high <= 100:
         place = el("i", style=f"left:{low:.2f}%;width:{high - low:.2f}%")
         line = el("span", place, el("em", style=f"left:{min(max(value, 0), 100):.2f}%"), class_="range")
-    return el("span", text, el("small", f" {number(float(low))} – {number(float(high))}"), line, class_="n")
+    return el("span", text, el("small", f" {number(float(low))} – {number(float(high))}", class_="interval"), line, class_="n")
 
 
 def chance(low: float, high: float, p_value: float) -> Html:
     """Interval and p of a difference."""
-    return el("small", f" {low:+.2f} to {high:+.2f}, {f'p = {p_value:.3f}' if p_value >= 0.001 else 'p < 0.001'}")
+    p = f"p = {p_value:.3f}" if p_value >= 0.001 else "p < 0.001"
+    return el("small", f" {low:+.2f} to {high:+.2f}, {p}", class_="interval")
 
 
 def drawing_key(id: str, language: str | None) -> bytes:
@@ -156,12 +157,16 @@ def drawing_key(id: str, language: str | None) -> bytes:
 
 
 def model_name(run: Run) -> str | None:
+    """The encoder; of another tool's answers the files that they are in."""
+    if run.is_foreign:
+        return f"another tool's answers: {', '.join(dict.fromkeys(run.setting('evaluate', 'predictions').values()))}"
     model = run.setting("model")
     return model.get("name") if isinstance(model, dict) else model
 
 
 def measure_name(measure: str) -> str:
-    names = {"f1": "F1", "em": "EM", "addsent_f1": "AddSent F1", "addsent_em": "AddSent EM", "original_f1": "F1 of originals"}
+    names = {"f1": "F1", "em": "EM", "addsent_f1": "AddSent F1", "addsent_em": "AddSent EM"}
+    names |= {"original_f1": "F1 of originals", "mrr": "MRR"}
     return names.get(measure, measure)
 
 

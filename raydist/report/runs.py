@@ -20,6 +20,8 @@ from raydist.errors import InputError
 from raydist.records import EVALUATION_SCHEMA, MINED_EXAMPLE_SCHEMA, RANKED_SCHEMA, REJECTED_SCHEMA
 
 NOT_SCORES = {"loss", "weighted", "rows"}  # first parts of step keys that speak of training
+NO_TEST_SETS = frozenset({"train", "retrieval"})  # first parts of keys in metrics.json that name no test set
+OF_MINING = frozenset({"cross_encoder", "mining"})  # others, of a run that mines
 
 
 @dataclass
@@ -40,9 +42,11 @@ class Run:
     base: Run | None = None  # the reader that made this run's n-best sets, with its final scores alone
     ranked: dict[str, pa.Table] = field(default_factory=dict)  # ranked/*.parquet by test set
     mined: dict[str, Any] = field(default_factory=dict)  # mining/yield.json
+    overlap: list[str] = field(default_factory=list)  # overlap.json: what train or dev share with test sets, in words
     mined_examples: pa.Table | None = None
     cross_encoder: dict[str, Any] = field(default_factory=dict)  # its scores
     reliability: dict[str, Any] = field(default_factory=dict)  # of its probabilities
+    apart: list[str] = field(default_factory=list)  # sets that are not those of the other runs of a report, in words
     missing: list[str] = field(default_factory=list)  # not there yet
     damaged: list[str] = field(default_factory=list)  # there, but not readable
 
@@ -73,12 +77,35 @@ class Run:
 
     def scores(self) -> dict[str, dict[str, Any]]:
         """metrics.json by test set: ``{"dev": {"f1": 87.1, "f1.low": 84.9, ...}}``; training and retrieval go elsewhere."""
+        others = NO_TEST_SETS | (frozenset() if self.setting("task") in (None, "reader") else OF_MINING)
         by_set: dict[str, dict[str, Any]] = defaultdict(dict)
         for key, value in self.metrics.items():
             test_set, dot, measure = key.partition(".")
-            if dot and test_set not in ("train", "retrieval"):
+            if dot and test_set not in others and key != "dev.mrr":
                 by_set[test_set][measure] = value
         return dict(by_set)
+
+    def retrieval_sets(self) -> list[str]:
+        """The test sets of ranked lists."""
+        named = (key.split(".")[1] for key in self.metrics if key.startswith("retrieval."))
+        return list(dict.fromkeys([*self.ranked, *named]))
+
+    def rename_set(self, old: str, new: str) -> None:
+        """Call a test set otherwise, in all that is shown of it."""
+
+        def renamed(key: str) -> str:
+            start = next((start for start in (f"{old}.", f"retrieval.{old}.") if key.startswith(start)), None)
+            return key if start is None else f"{start.removesuffix(f'{old}.')}{new}.{key.removeprefix(start)}"
+
+        self.metrics = {renamed(key): value for key, value in self.metrics.items()}
+        self.steps = [{renamed(key): value for key, value in row.items()} for row in self.steps]
+        self.evaluations = {new if name == old else name: rows for name, rows in self.evaluations.items()}
+        self.ranked = {new if name == old else name: rows for name, rows in self.ranked.items()}
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another tool's answers were scored, and no model of ours."""
+        return bool(self.setting("evaluate", "predictions"))
 
     def rows_of(self, title: str) -> Any:
         """How many rows a stage has; None where the run has no such stage."""
@@ -128,6 +155,7 @@ def load_run(path: Path) -> Run:
     optional = {
         "trace": _read_traces,
         "base.json": _read_base,
+        "overlap.json": _read_overlap,
         "ranked": _read_ranked,
         "mining/yield.json": _read_yield,
         "mining/examples.parquet": _read_mined_examples,
@@ -138,7 +166,7 @@ def load_run(path: Path) -> Run:
         try:
             if (path / name).exists():
                 read(run, path / name)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             _note_damage(run, name, error)
     order = ["dev", *run.scores()]
     run.evaluations = dict(
@@ -215,6 +243,10 @@ def _storage_of(run: Run) -> Path:
     return path.parents[len(name.parts) - 1] if is_there else path.parent
 
 
+def _read_overlap(run: Run, file: Path) -> None:
+    run.overlap = [str(line["text"]) for line in json.loads(file.read_text(encoding="utf-8"))]
+
+
 def _read_ranked(run: Run, folder: Path) -> None:
     for file in sorted(folder.glob("*.parquet")):
         table = _read_table(run, file, RANKED_SCHEMA)
@@ -250,6 +282,8 @@ def _read_table(run: Run, file: Path, schema: pa.Schema) -> pa.Table | None:
         for name in ("recall@10", "nDCG@10") if schema == RANKED_SCHEMA else ():  # lists scored before had two metrics
             if name not in table.column_names:
                 table = table.append_column(name, pa.nulls(table.num_rows, pa.float32()))
+        if schema == MINED_EXAMPLE_SCHEMA and "right" not in table.column_names:
+            table = table.append_column("right", pa.nulls(table.num_rows, pa.bool_()))
         return table.select(schema.names).cast(schema)
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         run.damaged.append(f"{file.parent.name}/{file.name}: {str(error).splitlines()[0]}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from raydist.report.markup import Html, el, is_number, join, mark_passage, number, table, took
-from raydist.report.mining import cross_encoder, mined_pairs, retrieval
+from raydist.report.mining import METHODS, cross_encoder, mined_pairs, retrieval, scores_by_set
 from raydist.report.objectives import DRAWN_HERE, infomax, n_best_gain, pfa
 from raydist.report.parts import (
     drawing_key,
@@ -32,6 +32,7 @@ from raydist.report.published.reader import published
 from raydist.report.published.retrieval import published_retrieval
 from raydist.report.runs import Run
 
+HEADLINES = ("gold_silver_weighted", "gold_silver", "gold", "untrained", "bm25")  # the first of them that a run has
 TILES = ("addsent_f1", "f1", "em")  # the first of them is the large one
 EXAMPLES = 20  # right ones, and as many wrong ones, of each test set
 FIRST_REJECTED = 10
@@ -39,20 +40,21 @@ FIRST_REJECTED = 10
 
 def overview(run: Run) -> Html:
     """What was run, how it went, and what is not there yet."""
-    tiles = []
+    tiles = retrieval_tiles(run)
     for test_set, found in run.scores().items():
         shown = [f"{found[measure]:.1f} {measure_name(measure)}" for measure in TILES if is_number(found.get(measure))]
         if shown:
             value, _, name = shown[0].partition(" ")
-            below = el("span", " · ".join([test_set, *shown[1:]]))
-            tiles.append(el("div", el("b", value, el("small", " ", name)), below))
-    objectives = run.setting("objectives")
-    on = [name for name, section in objectives.items() if section is not None] if isinstance(objectives, dict) else []
+            tiles.append(tile(value, name, [test_set, *shown[1:]]))
     facts: dict[str, object] = {
         "Task": run.setting("task"),
-        "Model": model_name(run),
-        "Objectives": ", ".join(on) or None,
-        "Seed": run.setting("seed"),
+        "Answers of another tool" if run.is_foreign else "Model": (
+            join(el("div", f"{name}: {file}") for name, file in run.setting("evaluate", "predictions").items())
+            if run.is_foreign
+            else model_name(run)
+        ),
+        "Objectives": objectives_trained(run),
+        "Seed": None if run.is_foreign else run.setting("seed"),
         "Steps": number(run.num_steps) if run.num_steps is not None else None,
         "Last step": f"{run.last_step_at:%Y-%m-%d %H:%M} UTC" if run.last_step_at and run.steps else None,
         "Training took": took(run.metrics["train.seconds"]) if "train.seconds" in run.metrics else None,
@@ -62,13 +64,48 @@ def overview(run: Run) -> Html:
     return join([el("div", *tiles, class_="tiles") if tiles else None, el("dl", listed) if listed else None, notices(run)])
 
 
-def notices(run: Run) -> Html | None:
-    """What the report could not show."""
-    if not run.missing and not run.damaged:
+def tile(value: str, name: str, below: Sequence[str]) -> Html:
+    """A large number, what it is, and what stands below it."""
+    return el("div", el("b", value, el("small", " ", name)), el("span", " · ".join(below)))
+
+
+def retrieval_tiles(run: Run) -> list[Html]:
+    """MRR on each retrieval set by the run's own method, or the best-known one that it has."""
+    tiles = []
+    for test_set, found in scores_by_set(run).items():
+        method = next((name for name in HEADLINES if name in found), next(iter(found)))
+        mrr, first = (found[method].get(metric) for metric in ("MRR@100", "P@1"))
+        if mrr is not None:
+            below = [test_set, METHODS.get(method, method), *([f"{first:.1f} P@1"] if first is not None else [])]
+            tiles.append(tile(f"{mrr:.1f}", "MRR@100", below))
+    return tiles
+
+
+def objectives_trained(run: Run) -> str | None:
+    """What the training minimised, by the names of the config."""
+    if run.is_foreign:
         return None
+    if run.setting("task") == "cross_encoder":
+        return "cross-entropy of labelled pairs"
+    if run.setting("task") == "retriever":
+        loss = run.setting("retriever", "loss")
+        return {"softmax": "weighted in-batch softmax", "margin_mse": "margin MSE", "kl": "KL"}.get(str(loss), loss)
+    objectives = run.setting("objectives")
+    on = [name for name, section in objectives.items() if section is not None] if isinstance(objectives, dict) else []
+    if "hard_learning" in on and "span" in on:  # in the place of the plain loss
+        on.remove("span")
+    return ", ".join(on) or None
+
+
+def notices(run: Run) -> Html | None:
+    """What the numbers must be read with, and what the report could not show."""
+    if not (run.missing or run.damaged or run.overlap or run.apart):
+        return None
+    overlap = [el("p", el("b", "Not apart: "), text, ".") for text in run.overlap]
+    overlap += [el("p", el("b", "Not compared: "), text, ".") for text in run.apart]
     missing = el("p", el("b", "Not there yet: "), ", ".join(run.missing), ".") if run.missing else None
     damaged = [el("p", el("b", "Not readable: "), problem) for problem in run.damaged]
-    return el("div", missing, *damaged, class_="notice")
+    return el("div", *overlap, missing, *damaged, class_="notice")
 
 
 def scores(run: Run) -> Html | None:

@@ -22,12 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raydist.corpus.duplicates import count_duplicates
+from raydist.corpus.duplicates import count_duplicates, duplicate_keys
 from raydist.corpus.formats import open_corpus
 from raydist.corpus.open_set import OpenSet, RetrievalSet
 from raydist.corpus.schemas import PASSAGE_SCHEMA, SENTENCE_SCHEMA
 from raydist.corpus.sentence_table import SentenceTable, build_sentence_table
-from raydist.draws import draw_questions
+from raydist.draws import draw_questions, keyed_uniform
 from raydist.errors import InputError
 from raydist.files.stage import ASIDE, LATER, Made, Part, Stage, Worker
 from raydist.files.storage import Place, Storage, read_between, read_parquet, read_rows
@@ -176,6 +176,55 @@ def _writing(folder: Storage, name: str, schema: pa.Schema) -> Iterator[_Blocks]
 
 
 @dataclass(frozen=True)
+class CorpusShare(Stage):
+    """Tables of a corpus -> the questions and gold answers of one side: those that train, or those that are held out.
+
+    A question is on a side by its text, so that the same text under two ids is on one. Memory: all of questions and gold.
+    """
+
+    name: ClassVar[str] = "corpus_share"
+
+    tables: Made
+    seed: int
+    share: float
+    dev: bool
+
+    @property
+    def parts(self) -> int:
+        return 1
+
+    def open(self, worker: Worker) -> Callable[[int], Part]:
+        return lambda number: self.part()
+
+    def part(self) -> Part:
+        questions, gold = (read_parquet(self.tables.folder, f"{name}-00000.parquet") for name in ("questions", "gold"))
+        keys = question_keys(questions["text"].to_pylist())
+        chosen = questions.filter(pa.array((keyed_uniform(self.seed, 0, "corpus dev", keys) < self.share) == self.dev))
+        if not chosen.num_rows:
+            way = "raise it, or set it to 0" if self.dev else "lower it"
+            raise InputError(
+                f"corpus.dev_share {self.share:g} of {questions.num_rows:,} questions leaves none to "
+                f"{'choose a model by' if self.dev else 'train on'}: {way}, or give more questions"
+            )
+        gold = gold.filter(pc.is_in(gold["question_id"], value_set=chosen["question_id"].combine_chunks()))
+        counts = ShareCounts(chosen.num_rows, gold.num_rows)
+        return Part(pa.table({"questions": [chosen.num_rows]}), {"questions": chosen, "gold": gold}, counts, ROW_GROUP)
+
+
+@dataclass(frozen=True)
+class ShareCounts:
+    """Of one side of a corpus."""
+
+    questions: int
+    gold: int
+
+
+def question_keys(texts: list[str]) -> np.ndarray:
+    """The same for questions of the same normalised text."""
+    return np.array([duplicate_keys(text)[0] for text in texts], np.int64)
+
+
+@dataclass(frozen=True)
 class Sentences(Stage):
     """All sentences and passages of a corpus -> a memory-mapped table of them. Memory: about 100 bytes a sentence.
 
@@ -236,6 +285,7 @@ class Corpus:
     num_sentences: int
     num_gold: int
     block_questions: int
+    dev: Corpus | None = None  # of the questions that models are chosen by
 
     @property
     def num_blocks(self) -> int:
@@ -271,6 +321,22 @@ def batches(folder: Storage, name: str, columns: list[str] | None = None) -> Ite
 
 
 @dataclass(frozen=True)
+class DevQuestions:
+    """The held-out questions of a corpus, as a training set takes them."""
+
+    corpus: Corpus
+    seed: int  # of choices of questions and sentences, where it looks at a part of them
+
+    @property
+    def rows(self) -> int:
+        return self.corpus.num_questions
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"questions": self.corpus.tables.fingerprint, "sentences": self.corpus.sentences.fingerprint, "seed": self.seed}
+
+
+@dataclass(frozen=True)
 class BlockStage(Stage):
     """A stage with one part for each block of questions of a corpus."""
 
@@ -289,3 +355,17 @@ class BlockStage(Stage):
 def paragraphs(table: SentenceTable, rows: np.ndarray) -> list[str]:
     """The passage of each sentence, empty where it has none."""
     return [text or "" for text in table.passage_texts(rows).to_pylist()]
+
+
+@dataclass(frozen=True)
+class QuestionKeys(BlockStage):
+    """Questions -> hashes of their normalised texts."""
+
+    name: ClassVar[str] = "question_keys"
+
+    def open(self, worker: Worker) -> Callable[[int], Part]:
+        def make(number: int) -> Part:
+            keys = question_keys(self.corpus.questions(number)["text"].to_pylist())
+            return Part(pa.table({"question": keys, "passage": pa.nulls(len(keys), pa.int64())}))
+
+        return make

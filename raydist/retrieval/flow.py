@@ -9,7 +9,7 @@ All that are compared learn from the same pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from raydist.files.stage import Made, encode_table
 from raydist.files.storage import folder_digest, has_model
 from raydist.models.folders import TOWERS, tower_folder
 from raydist.models.located import Model, NamedModel, StoredModel, tokenizer_digest
-from raydist.records import rejected_table
+from raydist.records import MINED_SCHEMA, rejected_table
 from raydist.retrieval import searcher
 from raydist.retrieval.calibration import judge_pairs
-from raydist.retrieval.corpus_stages import Corpus
+from raydist.retrieval.corpus_stages import Corpus, DevQuestions
 from raydist.retrieval.evaluate import Ranked, ranked_lists, reranked, write_scores
 from raydist.retrieval.foreign import score_foreign
 from raydist.retrieval.hits import (
@@ -53,9 +53,9 @@ from raydist.retrieval.mining_stages import (
     Silver,
 )
 from raydist.retrieval.negatives import count_sources, fallbacks
-from raydist.retrieval.prepare import open_corpora, report_rejected
+from raydist.retrieval.prepare import open_corpora, report_overlap, report_rejected, sample_answers
 from raydist.retrieval.row_stages import CrossTrainingRows, DualTrainingRows
-from raydist.retrieval.silver import example_table, write_selection
+from raydist.retrieval.silver import example_table, mined_table, write_selection
 from raydist.runs import trackers
 from raydist.runs.run import Run
 from raydist.runs.training import train_rows
@@ -77,6 +77,7 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
     corpora = open_corpora(run)
     if "train" not in corpora:
         raise InputError("there is nothing to train on: set corpus.train")
+    report_overlap(run, corpora)
     cross_encoder, retrievers = train_all(run, corpora["train"], fresh=fresh)
     score_methods(run, cross_encoder, retrievers, corpora)
 
@@ -337,15 +338,25 @@ def _write_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
     yield of every round where there are several, and under the plain names that of the last.
     """
     mining, sentences = run.config.mining, corpus.sentence_table()
+    answers = sample_answers(run, corpus)
+    rows = (mined_table(table, corpus.questions(block), sentences, answers) for block, table in enumerate(silver.tables()))
     with run.folder.writing("mining/silver.parquet") as file:
         selection = write_selection(
-            file, silver.tables(), corpus.num_gold, sentences=sentences, threshold=mining.threshold, seed=run.config.seed
+            file,
+            rows,
+            corpus.num_gold,
+            sentences=sentences,
+            threshold=mining.threshold,
+            seed=run.config.seed,
+            schema=MINED_SCHEMA,
         )
-    examples = example_table(selection.examples, corpus.read("questions"), corpus.read("gold"), sentences)
+    examples = example_table(selection.examples, corpus.read("gold"), sentences)
     run.folder.write_json("mining/yield.json", selection.curve)
     run.folder.write_bytes("mining/examples.parquet", encode_table(examples, "parquet", {}))
     share = selection.kept / max(1, corpus.num_gold)
-    values = {"candidates": silver.rows, "silver": selection.kept, "yield": share}
+    values: dict[str, float] = {"candidates": silver.rows, "silver": selection.kept, "yield": share}
+    if answers is not None:
+        values |= {"right": selection.right, "answers": len(answers)}
     names = ["mining.", *([f"mining.round{number}."] if mining.rounds > 1 else [])]
     run.add_metrics(
         {name + key: value for name in names for key, value in values.items()},
@@ -355,12 +366,14 @@ def _write_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
         f"mined: {selection.kept:,} silver pairs of {silver.rows:,} candidates (p >= {mining.threshold}), {share:.1%} of "
         f"{corpus.num_gold:,} gold pairs; all of them in {run.folder.path('mining')}/silver.parquet"
     )
+    if answers is not None:
+        say(f"mined: {selection.right:,} of them are right, of {len(answers):,} answers that the sample has beside gold")
 
 
 # --- dual encoder ----------------------------------------------------------------------------------------------------
 
 
-def train_all(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[Run, dict[str, Run]]:
+def train_all(run: Run, corpus: Corpus, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> tuple[Run, dict[str, Run]]:
     """The cross-encoder, and the dual encoders that are compared by method, each trained."""
     _ = run.model_folder  # a wrong name is said before anything is trained
     if fresh:
@@ -370,7 +383,7 @@ def train_all(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[Run, di
     for name in run.config.retriever.variants:
         variants[name] = _begin_retriever(run, name)
         train_retriever(variants[name], corpus, cross_encoder, silver, "gold" if name == "gold" else "none", fresh=fresh)
-    train_retriever(run, corpus, cross_encoder, silver, "silver", fresh=fresh)
+    train_retriever(run, corpus, cross_encoder, silver, "silver", fresh=fresh, callbacks=callbacks)
     return cross_encoder, variants | rounds | {OWN: run}
 
 
@@ -380,7 +393,16 @@ def _begin_retriever(run: Run, ending: str, **changes: Any) -> Run:
     return beside
 
 
-def train_retriever(run: Run, corpus: Corpus, cross_encoder: Run, silver: Made, weighting: str, *, fresh: bool = False) -> None:
+def train_retriever(
+    run: Run,
+    corpus: Corpus,
+    cross_encoder: Run,
+    silver: Made,
+    weighting: str,
+    *,
+    fresh: bool = False,
+    callbacks: Sequence[Any] = (),
+) -> None:
     """Train the run's dual encoder on gold pairs, with or without silver ones, weighted or not."""
     retriever, mining, model = run.config.retriever, run.config.mining, run.config.model
     prefixes = own_encoder(run).prefixes
@@ -401,7 +423,17 @@ def train_retriever(run: Run, corpus: Corpus, cross_encoder: Run, silver: Made, 
     rows = run.make(stage, f"pair rows of {corpus.name}")
     gold, mined = (sum(part.info[key] for part in rows.manifest.parts) for key in ("gold", "silver"))
     say(f"train: run {run.config.name}, {gold:,} gold and {mined:,} silver pairs")
-    train_rows(run, {"train": rows}, fresh=fresh)
+    train_rows(run, {"train": rows, **_dev_questions(run, corpus)}, fresh=fresh, callbacks=callbacks)
+    fitted = run.folder.read_json("training.json")["fitted"]
+    if "dev.mrr" in fitted:
+        run.add_metrics({"dev.mrr": fitted["dev.mrr"]})
+
+
+def _dev_questions(run: Run, corpus: Corpus) -> dict[str, DevQuestions]:
+    """What the retriever is chosen by."""
+    if corpus.dev is None or run.config.train.evaluate_every == 0:
+        return {}
+    return {"dev": DevQuestions(corpus.dev, run.config.data.seed)}
 
 
 def _one_tokenizer(run: Run) -> str:

@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raydist.corpus.duplicates import duplicate_keys
 from raydist.files.stage import Made
 from raydist.retrieval.candidates import of_questions
-from raydist.retrieval.corpus_stages import Corpus, batches
+from raydist.retrieval.corpus_stages import Corpus, batches, question_keys
 
 
 class Positives(NamedTuple):
@@ -40,7 +39,7 @@ class Positives(NamedTuple):
         """The bags that answer each of these questions under any id; only of those whose text has several."""
         if not len(self.questions):
             return {}
-        keys = [duplicate_keys(text)[0] for text in questions["text"].to_pylist()]
+        keys = question_keys(questions["text"].to_pylist()).tolist()
         first, last = (np.searchsorted(self.questions, keys, side) for side in ("left", "right"))
         spans = zip(questions["question_id"].to_pylist(), first.tolist(), last.tolist())
         return {id: self.bags[start:end].tolist() for id, start, end in spans if end > start}
@@ -70,12 +69,13 @@ def repeated_positives(corpus: Corpus, silver: Made | None) -> Positives:
 
 def _repeated_questions(corpus: Corpus) -> tuple[pa.Array, np.ndarray]:
     """Ids and keys of the questions whose text more than one id has."""
-    keys = np.concatenate([_question_keys(batch) for batch in corpus.batches("questions", ["text"])] or [np.zeros(0, np.int64)])
+    texts = corpus.batches("questions", ["text"])
+    keys = np.concatenate([*(question_keys(batch["text"].to_pylist()) for batch in texts), np.zeros(0, np.int64)])
     distinct, times = np.unique(keys, return_counts=True)
     repeated = distinct[times > 1]
     ids, keys_of_ids = [pa.array([], pa.string())], [np.zeros(0, np.int64)]
     for batch in corpus.batches("questions", ["question_id", "text"]) if len(repeated) else ():
-        keys = _question_keys(batch)
+        keys = question_keys(batch["text"].to_pylist())
         again = np.isin(keys, repeated)
         ids.append(batch["question_id"].filter(pa.array(again)).cast(pa.string()))
         keys_of_ids.append(keys[again])
@@ -90,8 +90,3 @@ def _answers(corpus: Corpus, silver: Made | None) -> Iterator[pa.Table]:
     for line in silver.manifest.parts:
         for batch in batches(silver.folder, line.name, ["question_id", "sentence_id", "kept"]):
             yield pa.Table.from_batches([batch])
-
-
-def _question_keys(batch: pa.RecordBatch) -> np.ndarray:
-    """The same for questions of the same normalised text."""
-    return np.array([duplicate_keys(text)[0] for text in batch["text"].to_pylist()], np.int64)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,26 @@ from raydist.corpus.recognise import language_of
 from raydist.errors import InputError
 from raydist.files.stage import Made
 from raydist.files.storage import Place, file_digest, read_parquet
-from raydist.retrieval.corpus_stages import Corpus, CorpusCounts, CorpusFile, CorpusTables, Sentences
-from raydist.runs.locate import locate
+from raydist.retrieval.corpus_stages import (
+    Corpus,
+    CorpusCounts,
+    CorpusFile,
+    CorpusShare,
+    CorpusTables,
+    QuestionKeys,
+    Sentences,
+    ShareCounts,
+)
+from raydist.retrieval.silver import Answers
+from raydist.runs.locate import SAMPLE, locate
+from raydist.runs.overlap import check_overlap
 from raydist.runs.rejected import keep_rejected, listed, refuse_too_many
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say
 
 
 def open_corpora(run: Run, names: Iterable[str] | None = None, *, with_questions: bool = True) -> dict[str, Corpus]:
-    """Read and check corpora ("train", and the test sets by name), and put their sentences in order on disk."""
+    """Read and check corpora ("train", with its dev, and the test sets by name), and put their sentences in order on disk."""
     sources = _sources(run, names)
     if with_questions:
         _check_questions(sources)
@@ -35,7 +48,7 @@ def open_corpora(run: Run, names: Iterable[str] | None = None, *, with_questions
         name: (Sentences(**counts[name].digests, tables=made), f"sentences of {name}") for name, made in tables.items()
     }
     sentences = run.make_all(stages_of_sentences, label="sentences")
-    return {
+    corpora = {
         name: Corpus(
             name,
             made,
@@ -47,6 +60,36 @@ def open_corpora(run: Run, names: Iterable[str] | None = None, *, with_questions
         )
         for name, made in tables.items()
     }
+    if with_questions and "train" in corpora:
+        corpora["train"] = _with_dev(run, corpora)
+    return {name: corpus for name, corpus in corpora.items() if name == "train" or name in run.config.corpus.test}
+
+
+def _with_dev(run: Run, corpora: dict[str, Corpus]) -> Corpus:
+    """The training corpus with its dev: another corpus, or a share of its questions, which then train nothing."""
+    train, share, seed = corpora["train"], run.config.corpus.dev_share, run.config.data.seed
+    if not share:
+        return replace(train, dev=corpora.get("dev") if run.config.corpus.dev else None)
+    names = {"train": "questions that train", "dev": "questions of dev"}
+    stages = {name: (CorpusShare(train.tables, seed, share, name == "dev"), title) for name, title in names.items()}
+    sides = {}
+    for name, made in run.make_all(stages, label="hold out").items():
+        counts = ShareCounts(**made.manifest.parts[0].info)
+        sides[name] = replace(train, name=name, tables=made, num_questions=counts.questions, num_gold=counts.gold)
+    say(f"corpus train: {sides['dev'].num_questions:,} of {train.num_questions:,} questions held out as dev (corpus.dev_share)")
+    return replace(sides["train"], dev=sides["dev"])
+
+
+def report_overlap(run: Run, corpora: dict[str, Corpus], *, is_ranked: bool = False) -> None:
+    """What the questions that train or choose share with those of test sets. `is_ranked`: trials are ranked by dev."""
+    tests = [name for name in run.config.corpus.test if name in corpora]
+    asked = {"train": corpora.get("train"), "dev": corpora["train"].dev if "train" in corpora else None}
+    named = {name: corpus for name, corpus in asked.items() if corpus} | {name: corpora[name] for name in tests}
+    tests += ["dev"] * bool(run.config.corpus.dev and asked["dev"])  # a share of train has none of train's
+    if not tests or len(tests) == len(named):
+        return
+    stages = {name: (QuestionKeys(corpus), f"texts of {name}") for name, corpus in named.items()}
+    check_overlap(run, run.make_all(stages, label="texts"), tests, chosen=is_ranked or run.config.chooses_by_dev)
 
 
 def _sources(run: Run, names: Iterable[str] | None) -> dict[str, CorpusSource]:
@@ -59,7 +102,8 @@ def _sources(run: Run, names: Iterable[str] | None) -> dict[str, CorpusSource]:
             raise InputError(f"there is no retrieval set {name!r}: {way}")
     if not wanted:
         raise InputError("there is no corpus: set corpus.train or corpus.test")
-    return {name: source for name, source in sources.items() if name in wanted}
+    dev = {"dev": corpus.dev} if corpus.dev and "train" in wanted else {}
+    return {name: source for name, source in sources.items() if name in wanted} | dev
 
 
 def _check_questions(sources: dict[str, CorpusSource]) -> None:
@@ -110,6 +154,20 @@ def _files_of(path: Path, source: CorpusSource) -> list[Path]:
     beir = ("corpus.jsonl*", "queries.jsonl*", f"qrels/{source.split}.tsv*")
     patterns = beir if source.format == "beir" else ("*",)
     return sorted(file for pattern in patterns for file in path.glob(pattern) if file.is_file())
+
+
+def sample_answers(run: Run, corpus: Corpus) -> Answers | None:
+    """What answers the questions of a corpus beside gold: known of the embedded sample, which says so of itself."""
+    source = run.config.corpus.train
+    if source is None or source.format != "beir" or not source.files[0].startswith(SAMPLE):
+        return None
+    file = locate(run, f"{SAMPLE}restated.jsonl").fetch()
+    if not file.is_file():
+        return None
+    asked = {id for batch in corpus.batches("questions", ["question_id"]) for id in batch["question_id"].to_pylist()}
+    with file.open(encoding="utf-8") as lines:
+        pairs = ((row["query-id"], row["corpus-id"]) for row in map(json.loads, lines))
+        return {pair for pair in pairs if pair[0] in asked}
 
 
 # --- rejected rows ---------------------------------------------------------------------------------------------------

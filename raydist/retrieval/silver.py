@@ -8,7 +8,7 @@ Of sentences with the same words, in any order, a question keeps one: copies in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import IO, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -24,6 +24,7 @@ from raydist.retrieval.candidates import of_questions
 from raydist.retrieval.cross_encoder import sigmoid
 
 Weighting = Literal["power", "none", "binary"]
+Answers = Set[tuple[str, str]]  # (question, sentence): all that are right beside gold
 
 BELOW = "p below the threshold"
 COPY = "same words as a kept pair"
@@ -156,6 +157,7 @@ class Selection(NamedTuple):
     curve: dict  # yield_curve
     examples: pa.Table  # choose_examples
     kept: int
+    right: int  # of the kept ones, where that is known
 
 
 def write_selection(
@@ -166,21 +168,24 @@ def write_selection(
     sentences: SentenceTable | None = None,
     threshold: float,
     seed: int,
+    schema: pa.Schema = SILVER_SCHEMA,
 ) -> Selection:
     """Stream all blocks of a selection into one Parquet file; return the summary."""
-    chosen, kept = SILVER_SCHEMA.empty_table(), 0
+    chosen, kept, right = schema.empty_table(), 0, 0
 
     def written(to: pq.ParquetWriter) -> Iterator[pa.Table]:
-        nonlocal chosen, kept
+        nonlocal chosen, kept, right
         for block in silver:
-            to.write_table(block.cast(SILVER_SCHEMA))
-            chosen = choose_examples(pa.concat_tables([chosen, block.cast(SILVER_SCHEMA)]), seed=seed)
+            to.write_table(block.cast(schema))
+            chosen = choose_examples(pa.concat_tables([chosen, block.cast(schema)]), seed=seed)
             kept += pc.sum(block["kept"]).as_py() or 0
+            if "right" in schema.names:
+                right += pc.sum(pc.and_(block["kept"], pc.fill_null(block["right"], False))).as_py() or 0
             yield block
 
-    with pq.ParquetWriter(file, SILVER_SCHEMA, compression="zstd") as writer:
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         curve = yield_curve(written(writer), num_gold, sentences=sentences, threshold=threshold)
-    return Selection(curve, chosen, kept)
+    return Selection(curve, chosen, kept, right)
 
 
 def training_pairs(
@@ -274,14 +279,20 @@ def with_texts(pairs: pa.Table, questions: pa.Table, sentences: SentenceTable) -
     return pairs.append_column("sentence", sentences.texts(rows).cast(pa.string()))
 
 
-def example_table(chosen: pa.Table, questions: pa.Table, gold: pa.Table, sentences: SentenceTable) -> pa.Table:
-    """Chosen pairs as people read them, with the texts of the gold answers: what ``mining/examples.parquet`` holds."""
+def mined_table(silver: pa.Table, questions: pa.Table, sentences: SentenceTable, answers: Answers | None = None) -> pa.Table:
+    """Silver rows with their texts and, where the answers of all questions are known, whether they are right."""
+    right = None if answers is None else [pair in answers for pair in _pairs(silver)]
+    rows = with_texts(silver, questions, sentences)
+    return rows.append_column("right", pa.array(right, pa.bool_()) if right is not None else pa.nulls(len(rows), pa.bool_()))
+
+
+def example_table(chosen: pa.Table, gold: pa.Table, sentences: SentenceTable) -> pa.Table:
+    """Chosen mined rows with the texts of the gold answers: what ``mining/examples.parquet`` holds."""
     judged = of_questions(gold, pc.unique(chosen["question_id"]))
     texts = sentences.texts(sentences.rows_of(judged["sentence_id"], "the gold sentence")).to_pylist()
     answers: dict[str, list[str]] = {}
     for question, text in zip(judged["question_id"].to_pylist(), texts):
         answers.setdefault(question, []).append(text)
     listed = [answers.get(question, []) for question in chosen["question_id"].to_pylist()]
-    told = with_texts(chosen, questions, sentences)
-    told = told.append_column("gold", pa.array(listed, MINED_EXAMPLE_SCHEMA.field("gold").type))
+    told = chosen.append_column("gold", pa.array(listed, MINED_EXAMPLE_SCHEMA.field("gold").type))
     return told.select(MINED_EXAMPLE_SCHEMA.names).cast(MINED_EXAMPLE_SCHEMA)

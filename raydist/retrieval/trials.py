@@ -8,7 +8,7 @@ from typing import Any
 from raydist.config import Config, roles
 from raydist.retrieval import flow
 from raydist.retrieval.corpus_stages import Corpus
-from raydist.retrieval.prepare import open_corpora
+from raydist.retrieval.prepare import open_corpora, report_overlap
 from raydist.runs.run import Run
 
 
@@ -25,6 +25,7 @@ def base_settings(config: Config) -> dict[str, Any]:
 def prepare_trials(run: Run, *, all_stages: bool = True) -> dict[str, str]:
     """Make all that does not depend on a trial's own settings; the fingerprints of its corpora."""
     corpora = open_corpora(run)
+    report_overlap(run, corpora, is_ranked=True)
     corpus, encoder = corpora["train"], flow.mining_encoder(run)
     flow.score_candidates(run, corpus, encoder, flow.train_cross_encoder(run, corpus, encoder))
     for name in run.config.corpus.test:
@@ -35,7 +36,7 @@ def prepare_trials(run: Run, *, all_stages: bool = True) -> dict[str, str]:
 def run_trial(run: Run, *, callbacks: Sequence[Any] = ()) -> dict[str, str]:
     """Train and score one trial; the fingerprints of its corpora. Retrievers of earlier rounds are deleted."""
     corpora = open_corpora(run)
-    cross_encoder, retrievers = flow.train_all(run, corpora["train"])
+    cross_encoder, retrievers = flow.train_all(run, corpora["train"], callbacks=callbacks)
     flow.score_methods(run, cross_encoder, retrievers, corpora)
     for other in retrievers.values():
         if other is not run:

@@ -121,11 +121,28 @@ def _check_retriever(config: Config) -> list[str]:
     problems, metric = [], config.sweep.metric
     if config.corpus.train is None:
         problems.append("corpus.train: there is nothing to train on")
-    if not metric.startswith(tuple(f"retrieval.{name}." for name in config.corpus.test)):
-        offered = [f"retrieval.{name}.gold_silver_weighted.MRR@100" for name in config.corpus.test]
-        wanted = f"such as {', '.join(offered)}" if offered else "and corpus.test has none"
-        problems.append(f"sweep.metric: {metric} is no score of a retrieval test set, {wanted}")
+    if metric == "dev.mrr":
+        if not config.corpus.has_dev:
+            problems.append("sweep.metric: dev.mrr is of questions that are held out: set corpus.dev_share or corpus.dev")
+        if config.train.evaluate_every == 0:
+            problems.append("sweep.metric: dev.mrr is told during training: leave out train.evaluate_every: 0")
+    elif metric.startswith(tuple(f"retrieval.{name}." for name in config.corpus.test)):
+        problems += _check_test(config.sweep, "dev.mrr, with corpus.dev_share or corpus.dev")
+    else:
+        problems.append(
+            f"sweep.metric: {metric} is no score of this retriever; take dev.mrr, with corpus.dev_share or corpus.dev"
+        )
     return problems
+
+
+def _check_test(sweep: SweepConfig, instead: str) -> list[str]:
+    """A setting that a test set has chosen is one that the test set no longer tests."""
+    if sweep.metric_is_test == "allow":
+        return []
+    return [
+        f"sweep.metric: {sweep.metric} is of a test set, and what is chosen by a test set scores too well on it: rank by "
+        f"{instead}, or set sweep.metric_is_test: allow"
+    ]
 
 
 def _check_reader(config: Config) -> list[str]:
@@ -135,6 +152,8 @@ def _check_reader(config: Config) -> list[str]:
     if metric.split(".")[0] not in ("train", *scored):
         there = f"there are {', '.join(scored)}" if scored else "none is given"
         problems.append(f"sweep.metric: {metric} is of no data set that is scored; {there}")
+    elif metric.split(".")[0] in config.data.test:
+        problems += _check_test(config.sweep, "a score of data.dev, such as dev.f1")
     if config.data.train is None:
         problems.append("data.train: there is nothing to train on")
     for key, value in (("predict.model", config.predict.model), ("evaluate.predictions", config.evaluate.predictions)):
@@ -148,10 +167,10 @@ def _check_scheduler(config: Config) -> list[str]:
     assert sweep is not None
     if sweep.scheduler == "none":
         return []
-    if config.task == "retriever":
-        return [f"sweep.scheduler: {sweep.scheduler} goes by dev scores during training: a retriever has none"]
-    if not config.data.dev:
-        return [f"sweep.scheduler: {sweep.scheduler} goes by the dev score, and there is no dev set: set data.dev"]
+    of_retriever = config.task == "retriever"
+    if not (config.corpus.has_dev if of_retriever else config.data.dev):
+        way = "set corpus.dev_share or corpus.dev" if of_retriever else "set data.dev"
+        return [f"sweep.scheduler: {sweep.scheduler} goes by the dev score, and there is no dev set: {way}"]
     if train.evaluate_every == 0 or (train.evaluate_every is None and train.epochs <= 1):
         return [f"sweep.scheduler: {sweep.scheduler} needs dev scores during training: set train.evaluate_every"]
     return []

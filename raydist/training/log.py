@@ -97,7 +97,7 @@ class RunLog:
         self.latest |= line
         self._add(line)
         scores = "".join(
-            f" dev {name} {self.latest[f'dev.{name}']:.1f}" for name in ("em", "f1") if f"dev.{name}" in self.latest
+            f" dev {name} {self.latest[f'dev.{name}']:.1f}" for name in ("em", "f1", "mrr") if f"dev.{name}" in self.latest
         )
         self._progress(step, f"loss {loss:.3f}{scores}")
 

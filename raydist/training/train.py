@@ -156,6 +156,7 @@ class Training:
     warnings: Sequence[str] = ()
     show: Show = show_nothing
     began: float = field(default_factory=time.time)  # when its command did
+    metric: str | None = None  # that the best model is chosen by, where it is not `settings.metric`
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -262,10 +263,11 @@ class Training:
         settings, state, began = self.settings, self.state, time.monotonic()
         scores = self.last_scores = self.evaluation(self.task)
         seconds = time.monotonic() - began
-        better = scores[settings.metric] > state.best
+        score = scores[self.metric or settings.metric]
+        better = score > state.best
         state.waited = 0 if better else state.waited + 1
         if better:
-            state.best, state.best_step = scores[settings.metric], done
+            state.best, state.best_step = score, done
         if self.log:
             self.log.scores(done, scores, seconds)
             if better and settings.choose == "best" and self.export:
@@ -300,6 +302,9 @@ class Training:
         fitted = self.log.summary(self.state)  # before the model is written, which is no training
         if self.export:
             fitted["model"] = self._export_final()
+        if self.last_scores:
+            metric = self.metric or self.settings.metric
+            fitted[f"dev.{metric}"] = self.state.best if fitted.get("model") == "best" else self.last_scores[metric]
         self.run.write_json("fitted.json", fitted)
         write_traces(self.task, self.batches[0], self.run)
 
@@ -392,6 +397,7 @@ def training_of(trainable: Trainable, run: Storage, host: Host, *, show: Show, b
         trainable.remarks(),
         show,
         began,
+        config.dev_metric,
     )
 
 

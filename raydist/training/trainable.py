@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from raydist.retrieval.cross_encoder import classification_scores, load_cross_en
 from raydist.retrieval.dual_encoder import load_dual_encoder
 from raydist.retrieval.pooling import resolve_prefixes
 from raydist.retrieval.rows import CrossRows, PairRows
+from raydist.training.dev_search import DevSearch
 from raydist.training.tasks import CrossEncoderTask, ReaderTask, RetrieverTask, build_reader_task, forces_eager
 
 Evaluation = Callable[[Any], dict[str, float]]
-TrainingSets = Mapping[str, Any]  # "train", and perhaps "dev": WindowSet of a reader, Made of rows of pairs
+TrainingSets = Mapping[str, Any]  # "train", and perhaps "dev": WindowSet of a reader, Made of rows of pairs, DevQuestions
 
 
 class Trainable(ABC):
@@ -213,7 +215,7 @@ class _PairScores:
 
 
 class TrainableRetriever(Trainable):
-    """Weighted pairs, two towers. It is judged by searching, after training."""
+    """Weighted pairs, two towers, MRR of held-out questions."""
 
     def __init__(self, config: Config, sets: Mapping[str, Made], rank: int, ranks: int) -> None:
         super().__init__(config, sets, rank, ranks)
@@ -232,10 +234,22 @@ class TrainableRetriever(Trainable):
         loss = Ranking(**given.model_dump())
         return RetrieverTask(encoder, loss, chunk_rows=given.chunk_rows, cached=given.cached)
 
+    @cached_property
+    def dev_search(self) -> DevSearch | None:
+        if "dev" not in self.sets or self.config.train.evaluate_every == 0:
+            return None
+        return DevSearch(self.config, self.sets["dev"], self.folder, self.tokenizer_folder, self.rank, self.ranks)
+
+    def evaluation(self) -> Evaluation | None:
+        return self.dev_search
+
     def remarks(self) -> list[str]:
+        if search := self.dev_search:
+            of = f" of {search.of:,}" if search.sentences < search.of else ""
+            return [f"dev: {search.num_questions:,} questions among {search.sentences:,}{of} sentences"]
         if self.config.train.choose == "last":
             return []
-        return ["train.choose is best, and a retriever is not judged while it trains: the last model is taken"]
+        return ["train.choose is best, and no questions are held out (corpus.dev_share, corpus.dev): the last model is taken"]
 
     def save(self, task: RetrieverTask, folder: Path) -> None:
         given = self.config.retriever

@@ -40,7 +40,7 @@ def test_numbers_of_things_have_a_unit():
     for key in every_key():
         kinds = str(key.annotation)
         if "int" in kinds.replace("Hint", "") and "float" not in kinds and not key.section and "Literal" not in kinds:
-            has_none = key.name.endswith(("seed", "seeds", "leave_out"))
+            has_none = key.name.endswith(("seed", "seeds", "leave_out", "only"))
             assert key.unit or has_none, key.name
 
 

@@ -91,8 +91,11 @@ def test_problems_between_keys_are_told_together(write, text, said):
         ("objectives: {answer_contrast: {schedule: sequential}}\ntrain: {epochs: 1}\n", "it would never act"),
         ("cross_encoder: {train: {metric: em}}\n", "a cross-encoder has f1, average_precision and accuracy, not em"),
         ("cross_encoder: {train: {dev_questions: 5}}\n", "dev_questions has no effect: a cross-encoder is judged by all pairs"),
-        ("task: retriever\ntrain: {early_stop: 2}\n", "train.early_stop has no effect: a retriever is judged after training"),
+        ("task: retriever\ntrain: {early_stop: 2}\n", "train.early_stop has no effect: this retriever has no questions"),
         ("task: retriever\ntrain: {evaluate_every: 9}\n", "train.evaluate_every has no effect"),
+        ("corpus: {dev: a, dev_share: 0.1}\n", "corpus: dev is a corpus of its own, and dev_share 0.1 holds out questions"),
+        ("corpus: {dev: a, test: {dev: a}}\n", "corpus: a test set is called dev, which is the name of the questions"),
+        ("data: {dev: {files: a, only: [0, 2], leave_out: [0, 2]}}\n", "leave_out and only are both given"),
         ("task: retriever\ntrain: {dev_questions: 9}\n", "train.dev_questions has no effect"),
         ("task: retriever\ntrain: {metric: accuracy}\n", "train.metric has no effect"),
         (

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from raydist.config import Config, Section, flatten, load_config, override, shipped_configs
+from raydist.config import Config, Section, load_config, override, shipped_configs
 from raydist.config.keys import find_key
 from raydist.config.roles import (
     changes_scores,
+    known_settings,
     plain_settings,
     settings_of_weights,
     settings_with_result,
@@ -65,7 +66,7 @@ OF_A_TRIAL = (  # what trials have of their own
     *("retriever.towers", "retriever.loss", "retriever.objective", "retriever.normalise", "retriever.scale"),
     "retriever.temperature",
     *("retriever.mask_known_positives", "retriever.bucket_by_length", "retriever.chunk_rows", "retriever.cached"),
-    *("retriever.variants", "retriever.rerank"),
+    *("retriever.variants", "retriever.rerank", "retriever.dev_sentences"),
 )
 
 
@@ -74,7 +75,7 @@ def test_trials_share_what_is_made_before_pairs_are_chosen(path: Path):
     config = load_config(str(path)).config
 
     assert shared_settings(config) == {
-        name: value for name, value in flatten(config).items() if not name.startswith(OF_A_TRIAL)
+        name: value for name, (_, value) in known_settings(config).items() if not name.startswith(OF_A_TRIAL)
     }
 
 

@@ -15,9 +15,9 @@ def sweep_config(storage: object, *overrides: str):
 
 def mined_config(storage: object, *overrides: str):
     """Two settings of a retriever."""
-    metric = "sweep.metric=retrieval.sample.gold_silver_weighted.MRR@100"
-    given = [f"storage={storage}", "name=mined_sweep", "retriever.rerank=0", "sweep.space.mining.threshold=[0,1]", metric]
-    return load_config("debug_retrieval", [*given, "sweep.at_once=1", *overrides]).config
+    dev = ["corpus.dev_share=0.2", "train.evaluate_every=null", "sweep.metric=dev.mrr"]
+    given = [f"storage={storage}", "name=mined_sweep", "retriever.rerank=0", "sweep.space.mining.threshold=[0,1]"]
+    return load_config("debug_retrieval", [*given, *dev, "sweep.at_once=1", *overrides]).config
 
 
 def stages_of(run: Path) -> dict[str, StageUse]:

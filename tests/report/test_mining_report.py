@@ -163,12 +163,28 @@ def test_the_yield_is_said_and_drawn(run):
 
 def test_kept_and_rejected_pairs_are_shown_with_their_provenance(run):
     text = mined_pairs(load_run(run))
-    assert text.count('<article class="right">') == 3
-    assert text.count('<article class="wrong">') == 2
+    assert text.count('<article class="unknown">') == 5  # kept is not right
     assert "p 0.700 · weight 0.490 · BM25 rank 2 · dense rank 3 · q1 · s1" in text
     assert "p 0.300 · p below the threshold · BM25 rank 4 · same document · q1 · s3" in text
     assert text.index("text s0") < text.index("text s1") < text.index("text s3")
     assert "a gold text" in text
+
+
+def test_where_it_is_known_a_pair_is_marked_by_its_truth_and_not_by_what_was_thought_of_it(run):
+    file = run / "mining" / "examples.parquet"
+    rows = [row | {"right": row["sentence_id"] == "s3"} for row in pq.read_table(file).to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows, MINED_EXAMPLE_SCHEMA), file)
+    text = mined_pairs(load_run(run))
+    assert text.count('<article class="wrong">') == 4  # the three that are kept among them
+    assert text.count('<article class="right">') == 1
+    assert "wrong, as the sample knows · p 0.700" in text
+    assert "right, as the sample knows · p 0.300 · p below the threshold" in text
+
+
+def test_examples_that_were_written_before_their_truth_are_shown(run):
+    file = run / "mining" / "examples.parquet"
+    pq.write_table(pq.read_table(file).drop_columns("right"), file)
+    assert mined_pairs(load_run(run)).count('<article class="unknown">') == 5
 
 
 def test_the_cross_encoder_has_its_scores_and_a_reliability_diagram(run):

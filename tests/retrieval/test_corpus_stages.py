@@ -15,10 +15,11 @@ from helpers.corpora import AROUND, TEXTS, corpus_in, tiny_encoder
 from raydist.corpus import columns
 from raydist.corpus.formats.beir import open_beir
 from raydist.corpus.sentences import split_sentences
+from raydist.errors import InputError
 from raydist.files.local import make_part
 from raydist.files.stage import Made, Part, Worker, describe_part, encode_table
 from raydist.files.storage import Place, Storage
-from raydist.retrieval.corpus_stages import ROW_GROUP, CorpusTables, Sentences, open_sentences
+from raydist.retrieval.corpus_stages import ROW_GROUP, CorpusShare, CorpusTables, Sentences, open_sentences
 from raydist.retrieval.encode import TextEncoder
 from raydist.retrieval.index_stages import Vectors
 
@@ -152,3 +153,34 @@ def test_a_dense_index_is_of_sentences_with_their_own_paragraphs(tmp_path, three
     found = np.load(tmp_path / "shard-00000" / "vectors.npy")
     np.testing.assert_allclose(found, wanted, atol=1e-6)
     assert abs(found - plain.encode([TEXTS[id] for id in ids])).max() > 1e-4  # what sentences alone would give
+
+
+def test_a_share_of_the_questions_is_held_out_by_their_text(tmp_path, world):
+    """The same text under two ids is on one side, whatever its case; all gold answers go with their questions."""
+    twins = world.questions.slice(0, 60)
+    twins = twins.set_column(0, "question_id", pa.array([f"twin {id}" for id in twins["question_id"].to_pylist()]))
+    twins = twins.set_column(1, "text", pc.utf8_upper(twins["text"]))
+    questions = pa.concat_tables([world.questions, twins.select(world.questions.column_names).cast(world.questions.schema)])
+    tables = corpus_in(tmp_path, questions, world.gold, block=50).tables
+    sides = {dev: CorpusShare(tables, 0, 0.3, dev).part() for dev in (False, True)}
+    ids = {dev: set(part.beside["questions"]["question_id"].to_pylist()) for dev, part in sides.items()}
+    assert not ids[True] & ids[False]
+    assert len(ids[True]) + len(ids[False]) == len(questions)
+    assert 0.2 < len(ids[True]) / len(questions) < 0.4
+    for twin in twins["question_id"].to_pylist():
+        assert (twin in ids[True]) == (twin.removeprefix("twin ") in ids[True])
+    for dev, part in sides.items():
+        assert set(part.beside["gold"]["question_id"].to_pylist()) <= ids[dev]
+        assert (part.counts.questions, part.counts.gold) == (len(ids[dev]), part.beside["gold"].num_rows)
+    assert sum(part.counts.gold for part in sides.values()) == world.gold.num_rows
+    assert CorpusShare(tables, 1, 0.3, True).part().beside["questions"] != sides[True].beside["questions"]
+
+
+def test_a_share_that_leaves_nothing_is_refused(tmp_path, world):
+    tables = corpus_in(tmp_path, world.questions.slice(0, 3), world.gold, block=50).tables
+    with pytest.raises(
+        InputError, match="dev_share 1e-09 of 3 questions leaves none to choose a model by: raise it, or set it to"
+    ):
+        CorpusShare(tables, 0, 1e-9, True).part()
+    with pytest.raises(InputError, match="leaves none to train on: lower it"):
+        CorpusShare(tables, 0, 0.999999, False).part()

@@ -20,6 +20,7 @@ from raydist.retrieval.silver import (
     COPY,
     choose_examples,
     example_table,
+    mined_table,
     select_silver,
     training_pairs,
     with_texts,
@@ -300,7 +301,11 @@ def test_examples_are_drawn_by_seed_and_have_their_texts(world, shuffled):
     assert column(chosen, "kept") == [True] * 20 + [False] * 20
     assert choose_examples(shuffled(silver, 3), seed=0).equals(chosen)
     assert not choose_examples(silver, seed=1).equals(chosen)
-    told = example_table(chosen, world.questions, world.gold, world.sentences)
+    answers = {("q", "s"), *zip(column(chosen, "question_id")[:2], column(chosen, "sentence_id")[:2])}
+    mined = mined_table(chosen, world.questions, world.sentences, answers)
+    assert column(mined, "right") == [True] * 2 + [False] * 38
+    assert column(mined_table(chosen, world.questions, world.sentences), "right") == [None] * 40
+    told = example_table(mined, world.gold, world.sentences)
     assert told.schema == MINED_EXAMPLE_SCHEMA
     question = dict(zip(column(world.questions, "question_id"), column(world.questions, "text")))
     sentence = dict(zip(column(world.table, "sentence_id"), column(world.table, "text")))

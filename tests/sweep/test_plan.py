@@ -103,3 +103,46 @@ def test_a_preset_tries_the_published_values(preset, key, values):
 )
 def test_every_preset_is_right(name):
     assert plan_sweep(load_config(f"sweeps/{name}").config).trials
+
+
+SWEEPS = [path for path in sorted(shipped_configs().rglob("*.yaml")) if "cluster" not in path.parts]
+
+
+def test_every_shipped_sweep_ranks_by_dev_and_its_dev_is_of_no_test_set():
+    sweeps = {path.stem: config for path in SWEEPS if (config := load_config(str(path)).config).sweep}
+    assert len(sweeps) >= 15
+    for name, config in sweeps.items():
+        assert config.sweep.metric.startswith("dev."), name
+        assert config.sweep.metric_is_test == "refuse", name
+        if config.task == "retriever":
+            assert config.corpus.has_dev, name
+        else:
+            tested = {file for source in config.data.test.values() for file in source.files}
+            assert not tested & set(config.data.dev.files), name
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "way"),
+    [
+        ("debug_reader", ["sweep.metric=adversarial.addsent_f1"], "rank by a score of data.dev, such as dev.f1, or set"),
+        (
+            "debug_retrieval",
+            ["sweep.metric=retrieval.sample.gold_silver_weighted.P@1"],
+            "rank by dev.mrr, with corpus.dev_share",
+        ),
+    ],
+)
+def test_a_test_set_ranks_settings_only_where_that_is_allowed(name, given, way):
+    given = [*given, "sweep.space.optim.lr=[1e-3,1e-4]"]
+    with pytest.raises(ConfigError, match=way) as error:
+        plan_sweep(load_config(name, given).config)
+    assert "sweep.metric_is_test: allow" in str(error.value)
+    assert plan_sweep(load_config(name, [*given, "sweep.metric_is_test=allow"]).config).trials
+
+
+def test_a_retriever_is_ranked_by_questions_that_are_held_out_and_searched_for():
+    given = ["sweep.space.mining.threshold=[0,1]", "sweep.metric=dev.mrr"]
+    with pytest.raises(ConfigError, match=r"set corpus.dev_share or corpus.dev\n.*leave out train.evaluate_every: 0"):
+        plan_sweep(load_config("debug_retrieval", given).config)
+    given += ["corpus.dev_share=0.1", "train.evaluate_every=2", "sweep.scheduler=asha"]
+    assert len(plan_sweep(load_config("debug_retrieval", given).config).trials) == 2

@@ -16,7 +16,10 @@ def test_trials_share_a_base_whatever_folder_the_sweep_is_run_from(tmp_path, mon
     """Two jobs of one command: the working directory is unpacked elsewhere, paths in the config are the same."""
     sweeps = {
         "debug_sweep": ["objectives.hard_learning={}"],
-        "debug_retrieval": ["sweep.space.mining.threshold=[0,1]", "sweep.metric=retrieval.sample.gold_silver_weighted.MRR@100"],
+        "debug_retrieval": [
+            *("sweep.space.mining.threshold=[0,1]", "sweep.metric=retrieval.sample.gold_silver_weighted.MRR@100"),
+            "sweep.metric_is_test=allow",
+        ],
     }
     for config, given in sweeps.items():
         bases = []

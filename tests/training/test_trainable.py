@@ -57,7 +57,7 @@ def test_the_loss_of_a_retriever_is_the_configs(tmp_path, given):
 
 
 @pytest.mark.parametrize("choose", ["best", "last"])
-def test_a_retriever_is_not_chosen_by_scores_and_says_so(tmp_path, choose):
+def test_a_retriever_without_dev_is_not_chosen_by_scores_and_says_so(tmp_path, choose):
     said = retriever(tmp_path, {"train.choose": choose}).remarks()
     assert ["the last model is taken" in text for text in said] == [True] * (choose == "best")
 

@@ -18,6 +18,7 @@ from raydist.report.published.tables import AVERAGE, LANGUAGES, ORIGINAL, WARMUP
 from raydist.report.runs import Run
 
 OTHER_LANGUAGES = ("el", "ro", "ru", "th", "tr", "zh", "it", "fr", "pt", "ja", "ko")
+WHOLE = 0.95  # a set with a smaller share of the published one's questions is a small one
 OUT_OF_DOMAIN = ("hotpotqa", "newsqa", "naturalquestions")
 OUT = Key("out_of_domain")  # the mean over these
 
@@ -209,6 +210,7 @@ def _beside(
     whose = "these runs'" if runs[1:] else "this run's"
     parts = [
         el("h3", f"{name}: {setting.title}" if name else setting.title),
+        beware(_small_sets(runs, setting, keys, own)),
         table(head, rows),
         el("p", f"Published numbers are {setting.runs}." if setting.runs != "not stated" else _RUNS_NOT_STATED, class_="note"),
         el("h4", f"Where {whose} setting differs") if differing else el("p", "No setting that is compared differs."),
@@ -217,9 +219,41 @@ def _beside(
     if name:
         return join(parts)
     others = [row for row in setting.rows if row.scores.keys() & set(keys)]
-    listed = [[row.method, *(_printed(row.scores.get(key)) for key in keys)] for row in others]
-    all_rows = table(["Method", *(_title(key) for key in keys)], listed)
+    if len(keys) > len(others):  # the longer side goes down
+        listed = [[_title(key), *(_printed(row.scores.get(key)) for row in others)] for key in keys]
+        all_rows = table(["Score", *(row.method for row in others)], listed)
+    else:
+        listed = [[row.method, *(_printed(row.scores.get(key)) for key in keys)] for row in others]
+        all_rows = table(["Method", *(_title(key) for key in keys)], listed)
     return join([*parts, el("details", el("summary", "Everything published for these scores"), all_rows)])
+
+
+def beware(sets: Mapping[str, tuple[int, int]]) -> Html | None:
+    """A loud word where sets, by name, have fewer questions (or sentences) than the published numbers rest on."""
+    if not sets:
+        return None
+    listed = "; ".join(f"{name}: {ours:,} here, {theirs:,} there" for name, (ours, theirs) in sets.items())
+    said = "These scores are not of the test sets that the published ones are of, but of fewer questions or sentences: "
+    return el("div", el("p", el("b", "Not comparable. "), said, f"{listed}."), class_="notice loud")
+
+
+def is_small(ours: Any, theirs: Any) -> bool:
+    """Whether a test set lacks more than a few of the published one."""
+    return is_number(ours) and is_number(theirs) and ours < WHOLE * theirs
+
+
+def _small_sets(
+    runs: Sequence[Run], setting: Table, keys: list[Key], own: Mapping[Key, tuple[str, float]]
+) -> dict[str, tuple[int, int]]:
+    small = {}
+    for key in (key for key in _members(keys, own) if key.language != AVERAGE):
+        name = own[key][0]
+        holder = next(run for run in runs if name in run.scores())
+        theirs = setting.questions.get(Key(key.test_set, language=key.language))
+        ours = _questions(holder, name, key.language)
+        if ours is not None and theirs is not None and is_small(ours, theirs):
+            small[" ".join(filter(None, (name, key.language)))] = ours, theirs
+    return small
 
 
 def _seen(values: list[float], best: bool) -> list[object]:

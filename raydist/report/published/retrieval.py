@@ -11,7 +11,7 @@ from typing import Any
 from raydist.report.markup import Html, el, is_number, join, table
 from raydist.report.mining import METHODS, scores_by_set
 from raydist.report.parts import model_name
-from raydist.report.published.reader import language_of, say_setting
+from raydist.report.published.reader import beware, is_small, language_of, say_setting
 from raydist.report.published.tables import MinedSet, mining_paper
 from raydist.report.runs import Run
 
@@ -43,8 +43,11 @@ def published_retrieval(run: Run) -> Html | None:
         if is_number(mined) and paper.sets.get(known_set(run, "train")) == known:
             rows.append(_row("Silver pairs, per cent of gold pairs", 100 * mined, known.mined))
         differing = differences(run, name, known)
+        sentences = run.rows_of(f"corpus {name}")
+        small = {f"sentences of {name}": (sentences, known.candidates)} if is_small(sentences, known.candidates) else {}
         parts += [
             el("h3", f"{paper.title}, {known.title}"),
+            beware(small),
             table([f"Score on {name}", "This run", "Published", "Difference"], rows),
             el("p", "How many runs a published number is over is not stated.", class_="note"),
             el("h4", "Where this run's setting differs") if differing else el("p", "No setting that is compared differs."),
