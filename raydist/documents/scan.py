@@ -108,7 +108,7 @@ def scan(files: Sequence[str], *, base: str = "", before: Iterable[Source] = (),
                 seen[name] = (one.root, entry)
             else:
                 passed_over.add(name)
-    found.passed_over = Counter(os.path.splitext(name)[1] or "no ending" for name in passed_over - seen.keys())
+    found.passed_over = Counter(os.path.splitext(name)[1] or "no ending" for name in sorted(passed_over - seen.keys()))
     with ThreadPoolExecutor(READERS) as pool:
         outcomes = pool.map(lambda name: _source(name, *seen[name], known.get(name), max_bytes), sorted(seen))
         for name, outcome in zip(sorted(seen), outcomes):
