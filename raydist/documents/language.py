@@ -10,12 +10,12 @@ from typing import Any
 from raydist.documents.document import Block
 from raydist.errors import InputError
 
-SAMPLE = 3000  # characters that are looked at
+SAMPLE = 1500  # characters that are looked at
 LEAST = 60  # letters, below which any guess is one
 SURE = 0.9  # probability
 
 _CODE = re.compile(r"[a-z]{2}")
-_LETTERS = re.compile(r"[^\W\d_]")
+_ENOUGH = re.compile(rf"[\W\d_]*(?:[^\W\d_][\W\d_]*){{{LEAST}}}")
 
 
 def known_language(declared: str) -> str:
@@ -33,7 +33,7 @@ def detected(blocks: Sequence[Block], among: tuple[str, ...] = ()) -> str:
         if length >= SAMPLE:
             break
     text = "\n".join(sample)
-    if len(_LETTERS.findall(text)) < LEAST:
+    if not _ENOUGH.match(text):
         return ""
     language, probability = _identifier(among).classify(text)
     return str(language) if probability >= SURE else ""
