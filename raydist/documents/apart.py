@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class Apart:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
             weakref.finalize(self, _end, self._process)
             assert self._process.stdout
@@ -126,13 +127,20 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a parser prints is no answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker's to handle
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _bound_memory()
     answers.write(b"ready\n")
     answers.flush()
     for line in sys.stdin.buffer:
         answers.write(json.dumps(answer_to(json.loads(line))).encode() + b"\n")
         answers.flush()
+
+
+def _bound_memory() -> None:
+    """MEMORY beyond what this process has by now: libraries reserve more addresses the more cores there are."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError, ValueError):  # not on every system
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
 
 
 if __name__ == "__main__":

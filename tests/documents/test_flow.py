@@ -178,7 +178,7 @@ def test_what_cannot_be_read_is_rejected_by_name_and_the_rest_goes_on(folder):
         "matter.md": BROKEN_FRONT_MATTER,
         "old.docx": ENCRYPTED,
         "pdf.md": WRONG_CONTENT,
-        "quoted.md": EMPTY_DOCUMENT,
+        "quoted.md": TOO_DEEP,
         "scan.pdf": SCANNED,
     }
     assert changes_of(folder.update("data.max_rejected=1"))[0] == ["a.md", "b.txt", "c.html"]

@@ -29,9 +29,9 @@ def read(file: File) -> Iterator[Document]:
     try:
         opened = docx.Document(str(file.path))
         body = opened.element.body
-    except (KeyError, ValueError, AttributeError, zipfile.BadZipFile, etree.XMLSyntaxError, zlib.error) as error:
+    except (KeyError, ValueError, AttributeError, OSError, zipfile.BadZipFile, etree.XMLSyntaxError, zlib.error) as error:
         raise Fault(DAMAGED, f"not to be read as a Word document ({str(error)[:150]}); save it again") from None
-    styles = {style.style_id: style.name or "" for style in opened.styles}
+    styles = {style.styleId: style.name_val or "" for style in opened.styles.element.style_lst}
     outline, title = Outline(), ""
     for element in _in_order(body):
         if element.tag == qn("w:tbl"):

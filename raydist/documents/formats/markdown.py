@@ -9,7 +9,7 @@ import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from raydist.corpus.rejected import BROKEN_FRONT_MATTER, Fault
+from raydist.corpus.rejected import BROKEN_FRONT_MATTER, TOO_DEEP, Fault
 from raydist.documents.decode import code_line, decode, one_line
 from raydist.documents.document import Document, File, Outline
 from raydist.documents.formats.html import fragment
@@ -24,7 +24,7 @@ def read(file: File) -> Iterator[Document]:
     text = decode(file.content)
     facts, text = front_matter(text)
     outline = Outline()
-    _collect(outline, MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text))
+    _collect(outline, _parsed(text))
     title, language = (str(facts.pop(name, "") or "") for name in ("title", "language"))
     metadata = {column_name(str(name)): value for name, given in facts.items() if (value := plain(given)) is not None}
     yield Document(outline.blocks, one_line(title) or outline.first, language or str(metadata.get("lang", "")), metadata)
@@ -64,6 +64,16 @@ def _loaded(text: str) -> Any:
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
+
+
+def _parsed(text: str) -> list[Token]:
+    """A Fault where blocks are nested so deep that the parser leaves out the rest."""
+    tokens = MarkdownIt("commonmark", {"maxNesting": MOST_DEPTH}).enable(["table", "strikethrough"]).parse(text)
+    for token in tokens:
+        if token.level >= MOST_DEPTH - 1:
+            line = f"line {token.map[0] + 1}: " if token.map else ""
+            raise Fault(TOO_DEEP, f"{line}lists or quotations {MOST_DEPTH} deep")
+    return tokens
 
 
 def _collect(outline: Outline, tokens: list[Token]) -> None:

@@ -1,7 +1,7 @@
 import pytest
 from helpers.documents import read_block_texts, read_one
 
-from raydist.corpus.rejected import BROKEN_FRONT_MATTER, Fault
+from raydist.corpus.rejected import BROKEN_FRONT_MATTER, TOO_DEEP, Fault
 
 GUIDE = """---
 title: The guide
@@ -111,3 +111,11 @@ def test_front_matter_that_cannot_be_read_is_refused_by_name(tmp_path, matter, s
         read_one(tmp_path / "a.md", f"---\n{matter}\n---\ntext")
     assert fault.value.reason == BROKEN_FRONT_MATTER
     assert said in fault.value.detail
+
+
+def test_lists_may_be_nested_but_not_so_deep_that_the_rest_is_lost(tmp_path):
+    assert read_block_texts(tmp_path / "a.md", "- " * 20 + "x\n\nafter") == ["x", "after"]
+    for mark in ("- ", "> ", "1. "):
+        with pytest.raises(Fault) as fault:
+            read_one(tmp_path / "a.md", mark * 1000 + "x\n\nafter")
+        assert fault.value.reason == TOO_DEEP
