@@ -10,6 +10,7 @@ added may be in the index before; it is put there in place of what is.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import pyarrow as pa
 from raydist.config import DocumentsConfig
 from raydist.corpus.messages import some
 from raydist.corpus.rejected import DUPLICATE_ID
+from raydist.documents.decode import one_line
 from raydist.documents.known import FILE, FileRead, Known, all_rejected, known_table, read_known
 from raydist.documents.metadata import check_number, common_kind, with_kinds
 from raydist.documents.scan import Scan, changes, scan
@@ -142,8 +144,15 @@ def _fingerprint(reading: Reading) -> str:
 
 def _scanned(run: Run, settings: DocumentsConfig, before: Known) -> Scan:
     known = [file.source for file in before.files.values()]
+    storage = run.config.storage if "://" in run.config.storage else os.path.realpath(run.storage.path())
     with said_if_long("documents: looking whether the files have changed"):
-        found = scan(settings.files, base=run.config.data.root, before=known, max_bytes=settings.max_file_bytes)
+        found = scan(
+            settings.files,
+            base=run.config.data.root,
+            before=known,
+            max_bytes=settings.max_file_bytes,
+            without=storage,  # what runs write is not what they read
+        )
     if found.passed_over:
         names = some(f"{count:,} {ending}" for ending, count in found.passed_over.most_common())
         say(f"documents: {found.passed_over.total():,} files of no known format are passed over ({names})")
@@ -196,7 +205,7 @@ def _report(run: Run, known: Known, owners: Mapping[str, str], found: Scan) -> N
         say(f"documents: rejected {len(rejected):,} ({reasons}); see {location}")
         for row in rejected[:5]:
             line = f", row {row.line}" if row.unit == "row" else ""
-            say(f"documents: rejected {row.file}{line}: {row.reason} ({row.detail})")
+            say(f"documents: rejected {row.file}{line}: {row.reason} ({one_line(row.detail)})")
         documents = sum(row.what == "document" for row in rejected)
         refuse_too_many(run, "documents", documents / (documents + len(owners)), location, of="documents", reasons=reasons)
     else:

@@ -92,9 +92,11 @@ class Changes:
     removed: list[Source]
 
 
-def scan(files: Sequence[str], *, base: str = "", before: Iterable[Source] = (), max_bytes: int = 1 << 28) -> Scan:
+def scan(
+    files: Sequence[str], *, base: str = "", before: Iterable[Source] = (), max_bytes: int = 1 << 28, without: str = ""
+) -> Scan:
     """The files that can be read, in the order of their ids; relative names start at `base`. What is known from `before`, and
-    has the size and time that it had, is not looked into.
+    has the size and time that it had, is not looked into. `without`: a place inside a root that is left alone.
     """
     wanted = _with_roots([_wanted(name, base) for name in files])
     found = Scan([], tuple(dict.fromkeys(one.root for one in wanted)))
@@ -102,7 +104,7 @@ def scan(files: Sequence[str], *, base: str = "", before: Iterable[Source] = (),
     seen: dict[str, tuple[Root, Entry]] = {}
     passed_over: set[str] = set()
     for one in wanted:
-        for entry in _entries(one):
+        for entry in _entries(one, _below(without, one.root.uri)):
             name = one.root.prefix + entry.name
             if format_of(name) or one.is_named or (entry.fault and entry.fault.reason == UNREADABLE):
                 seen[name] = (one.root, entry)
@@ -204,20 +206,20 @@ def _below(uri: str, outer: str) -> str:
 # --- what is there ---------------------------------------------------------------------------------------------------
 
 
-def _entries(wanted: Wanted) -> Iterator[Entry]:
+def _entries(wanted: Wanted, without: str = "") -> Iterator[Entry]:
     """The files below a root that are wanted, each once; names that begin with a dot only where the pattern has them."""
     steps = wanted.pattern.split("/")
     is_local = "://" not in wanted.root.uri
     found = False
-    for entry in _local_entries(wanted.root.uri, steps) if is_local else _stored_entries(wanted.root):
-        if _matches(entry.name.split("/"), steps):
+    for entry in _local_entries(wanted.root.uri, steps, without) if is_local else _stored_entries(wanted.root):
+        if _matches(entry.name.split("/"), steps) and not (without and entry.name.startswith(f"{without}/")):
             found = True
             yield entry
     if not found and (not is_local or steps[-1] != "**"):  # a folder of this machine may be empty
         raise InputError(f"documents.files: no file at {wanted.root.uri_of('')}{wanted.pattern}; check the place")
 
 
-def _local_entries(root: str, pattern: Sequence[str]) -> Iterator[Entry]:
+def _local_entries(root: str, pattern: Sequence[str], without: str = "") -> Iterator[Entry]:
     """Files below a folder, where the pattern leads. Links are followed to files below the same root, and never to folders."""
     waiting = [""]
     while waiting:
@@ -230,7 +232,7 @@ def _local_entries(root: str, pattern: Sequence[str]) -> Iterator[Entry]:
         for one in found:
             name = folder + one.name
             if one.is_dir(follow_symlinks=False):
-                if _leads(name.split("/"), pattern):
+                if _leads(name.split("/"), pattern) and name != without:
                     waiting.append(f"{name}/")
             elif not one.is_dir():
                 yield _local_entry(root, name)

@@ -197,6 +197,14 @@ def test_rejected_files_stay_named_until_they_are_mended_and_too_many_stop_the_r
     assert not folder.run().folder.exists("rejected/documents.parquet")
 
 
+def test_what_runs_write_into_the_folder_is_not_read(tmp_path):
+    folder = Folder(tmp_path / "docs", tmp_path / "docs" / "runs")
+    folder.write(a_md="One.")
+    assert changes_of(folder.update()) == (["a.md"], [], [])
+    assert list((folder.path / "runs").rglob("*.parquet"))
+    assert folder.update().is_empty
+
+
 def test_nothing_to_read_is_said(tmp_path):
     folder = Folder(tmp_path / "docs", tmp_path / "runs")
     with pytest.raises(InputError, match="documents: there is nothing to read in"):
