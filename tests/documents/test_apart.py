@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from helpers.documents import write_pdf_bomb
 
 from raydist.corpus.rejected import CRASHED, EMPTY_DOCUMENT, TOO_SLOW, Fault
 from raydist.documents.apart import Apart, answer_to
@@ -43,6 +44,14 @@ def test_a_file_that_takes_too_long_is_given_up_and_the_next_one_is_read(file):
     assert (fault.value.reason, fault.value.detail) == (TOO_SLOW, "more than documents.max_seconds, which is 1")
     assert process.poll() is not None
     assert Apart(60).read(file("b.txt", "after")).blocks[0].text == "after"
+
+
+def test_a_pdf_of_few_bytes_that_unpacks_to_many_is_given_up(tmp_path):
+    write_pdf_bomb(tmp_path / "a.pdf", 300 << 20)
+    assert (tmp_path / "a.pdf").stat().st_size < 10_000
+    with pytest.raises(Fault) as fault:
+        Apart(0.5).read(File(tmp_path / "a.pdf", "a.pdf"))
+    assert fault.value.reason == TOO_SLOW
 
 
 def test_a_parser_that_dies_is_the_files_fault_and_the_next_one_is_read(file):

@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,6 +63,25 @@ def write_scanned_pdf(path: Path, pages: int = 2):
         canvas.drawImage(ImageReader(Image.new("RGB", (40, 40), "gray")), 0, 0, 500, 800)
         canvas.showPage()
     canvas.save()
+
+
+def write_pdf_bomb(path: Path, size: int) -> None:
+    """A page whose text is packed twice, from many bytes into few."""
+    packer = zlib.compressobj(9)
+    block = b"(a) Tj " * 100_000
+    once = b"".join(packer.compress(block) for _ in range(size // len(block))) + packer.flush()
+    twice = zlib.compress(once, 9)
+    stream = b"<</Filter [/FlateDecode /FlateDecode]/Length %d>>stream\n%s\nendstream" % (len(twice), twice)
+    page = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 600 800]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>"
+    font = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"
+    pages = b"<</Type/Pages/Kids[3 0 R]/Count 1>>"
+    content, places = b"%PDF-1.4\n", []
+    for number, part in enumerate((b"<</Type/Catalog/Pages 2 0 R>>", pages, page, stream, font), 1):
+        places.append(len(content))
+        content += b"%d 0 obj%sendobj\n" % (number, part)
+    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    end = b"xref\n0 6\n0000000000 65535 f \n%strailer<</Size 6/Root 1 0 R>>startxref\n%d\n%%%%EOF" % (table, len(content))
+    path.write_bytes(content + end)
 
 
 def write_docx(path: Path, *, title: str = "", author: str = "") -> None:
