@@ -95,18 +95,22 @@ def read_documents(run: Run) -> Update:
     reading = reading_of(settings)
     before = read_known(run.folder)
     found = _scanned(run, settings, before)
-    if before.reading == _fingerprint(reading):
-        again = _to_read(before, found.sources)
-    else:  # nothing, or otherwise
-        again = found.sources
-    made = _made(run, settings, reading, again, found) if again else None
+    is_same = before.reading == _fingerprint(reading)
+    again = _to_read(before, found.sources) if is_same else found.sources
+    made = _made(run, settings, reading, again, found)
     after = _after(before, found, again, made, reading)
+    widened = _widened(before, after) if is_same else []
+    if widened and len(again) < len(found.sources):  # what is in the index has a column of another type
+        say(f"documents: all are read again, since {', '.join(widened)}; documents.metadata can give a column its type")
+        again = found.sources
+        made = _made(run, settings, reading, again, found)
+        after = _after(before, found, again, made, reading)
     owners = after.owners()
     _report(run, after, owners, found)
     old, new = before.digests(before.owners()), after.digests(owners)
     update = Update(
         added=[id for id in new if id not in old],
-        changed=[id for id in new if id in old and new[id] != old[id]],
+        changed=[id for id in new if id in old and (widened or new[id] != old[id])],
         removed=[id for id in old if id not in new],
         known=after,
         made=made,
@@ -167,7 +171,9 @@ def _to_read(before: Known, sources: Sequence[Source]) -> list[Source]:
     return [source for source in sources if source.document_id in names]
 
 
-def _made(run: Run, settings: DocumentsConfig, reading: Reading, sources: Sequence[Source], found: Scan) -> Made:
+def _made(run: Run, settings: DocumentsConfig, reading: Reading, sources: Sequence[Source], found: Scan) -> Made | None:
+    if not sources:
+        return None
     stage = DocumentPassages(reading, settings.part_bytes, tuple(sources), found.roots)
     return run.make(stage, "passages of documents", label="read documents")
 
@@ -190,6 +196,14 @@ def _after(before: Known, found: Scan, again: Sequence[Source], made: Made | Non
         if source.document_id not in read and (file := before.files[source.document_id])
     }
     return Known(kept | read, kinds, _fingerprint(reading))
+
+
+def _widened(before: Known, after: Known) -> list[str]:
+    """Columns of metadata whose type is another one than it was."""
+    kinds = {
+        name: (common_kind(of), common_kind(after.kinds[name])) for name, of in before.kinds.items() if name in after.kinds
+    }
+    return [f"column {name} was {old} and is {new}" for name, (old, new) in kinds.items() if old != new]
 
 
 # --- what is rejected ------------------------------------------------------------------------------------------------

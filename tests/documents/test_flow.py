@@ -129,10 +129,21 @@ def test_metadata_columns_are_typed_over_all_files_and_updates(folder):
     table = pa.concat_tables(first.passages())
     assert table.schema.names == [*PASSAGES.names, "day", "year"]
     assert [table.schema.field(name).type for name in PASSAGES.names] == PASSAGES.types
-    folder.write(c_md="---\nyear: about 2020\n---\nThree.")
+    folder.write(c_md="---\nyear: 2021\nnew: x\n---\nThree.")
     second = folder.update()
-    assert second.metadata["year"] == pa.string()
-    assert [row["year"] for row in passages_of(second)] == ["about 2020"]
+    assert second.metadata == {"day": pa.date32(), "new": pa.string(), "year": pa.float64()}
+    assert [(row["year"], row["new"]) for row in passages_of(second)] == [(2021.0, "x")]
+
+
+def test_a_column_that_becomes_another_type_is_read_again_whole(folder, capsys):
+    folder.write(a_md="---\nyear: 2020\n---\nOne.")
+    folder.update()
+    folder.write(d_md="---\nyear: about 2020\n---\nFour.")
+    update = folder.update()
+    assert "all are read again, since column year was int and is string" in capsys.readouterr().out
+    assert changes_of(update) == (["d.md"], ["a.md", "b.txt", "c.html"], [])
+    assert [row["year"] for row in passages_of(update)] == ["2020", None, None, "about 2020"]
+    assert folder.update().is_empty
 
 
 def test_metadata_that_the_config_types_is_kept_alone_and_must_fit(folder, capsys):
