@@ -3,6 +3,7 @@
 The sections, by subject: reader, training, objectives, retrieval, machine; run.py has the whole and the rules between them.
 """
 
+from raydist.config.documents import DocumentsConfig
 from raydist.config.load import (
     Loaded,
     find_config,
@@ -57,6 +58,7 @@ __all__ = [
     "CorpusSource",
     "CrossEncoderConfig",
     "DataConfig",
+    "DocumentsConfig",
     "EvaluateConfig",
     "HardLearningConfig",
     "HnswConfig",

@@ -33,6 +33,24 @@ OUTSIDE_SENTENCES = "answer outside every sentence"
 WRONG_BOUNDARY = "sentence boundaries do not fit the passage"
 
 
+# of a document
+BAD_NAME = "file name with control characters or not UTF-8"
+BROKEN_FRONT_MATTER = "broken front matter"
+CHANGED = "changed while it was read"
+CRASHED = "crashes its parser"
+DAMAGED = "damaged"
+ENCRYPTED = "encrypted"
+LINK_OUTSIDE = "link out of the folder"
+NOT_A_FILE = "not a regular file"
+SCANNED = "scanned, without text"
+TOO_DEEP = "nested too deep"
+TOO_LARGE = "too large"
+TOO_SLOW = "takes too long"
+UNKNOWN_FORMAT = "unknown format"
+UNREADABLE = "cannot be opened"
+WRONG_CONTENT = "not what its name says"
+
+
 class Fault(Exception):
     """What is wrong with a row, or with one answer of it."""
 

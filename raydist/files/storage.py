@@ -94,6 +94,10 @@ class Storage:
         infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), allow_not_found=True))
         return {info.base_name: info for info in infos if info.type == pafs.FileType.File}
 
+    def tree(self) -> list[pafs.FileInfo]:
+        """All that is in this folder and below; empty where there is no such folder."""
+        return self._opened[0].get_file_info(pafs.FileSelector(self.path(), recursive=True, allow_not_found=True))
+
     def sizes(self, folder: str = "") -> dict[str, int]:
         return {name: info.size for name, info in self.files(folder).items()}
 

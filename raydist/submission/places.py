@@ -48,7 +48,8 @@ class Places:
         if not isinstance(value, str) or key in NO_PATHS or key[0] == "track":  # the last: names and addresses
             return value
         if key[-1] == "files":
-            return value if value.startswith("sample:") else self._data_file(value, key)
+            is_elsewhere = value.startswith("sample:") or (key[0] == "documents" and "://" in value)
+            return value if is_elsewhere else self._data_file(value, key)
         return self._maybe_path(value, key)
 
     def _data_file(self, pattern: str, key: tuple[str, ...]) -> str:

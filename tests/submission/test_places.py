@@ -65,6 +65,17 @@ def test_a_corpus_that_is_a_folder_travels_whole(dashboard, working_dir):
     assert parcel.config["corpus"]["train"]["files"] == ["c"]
 
 
+def test_folders_of_documents_travel_and_uris_stay(dashboard, working_dir):
+    for name in ("manuals/a.md", "manuals/deep/b.pdf"):
+        (working_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (working_dir / name).write_text("x")
+    (working_dir / ".gitignore").write_text("manuals\n")
+    changes = ["documents.files=[manuals, 's3://lab/notes']", "storage=s3://b/x"]
+    parcel = prepare("train", "bridges.yaml", changes, address=dashboard()).parcel
+    assert {"manuals/a.md", "manuals/deep/b.pdf"} <= parcel.files.keys()
+    assert parcel.config["documents"]["files"] == ["manuals", "s3://lab/notes"]
+
+
 def test_words_that_happen_to_be_folders_are_not_paths(dashboard, working_dir):
     for name in ("squad", "reader", "auto"):  # rule, task and format of the config
         (working_dir / name).mkdir()

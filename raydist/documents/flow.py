@@ -1,0 +1,238 @@
+"""From folders to passages: what has changed since the index was made is read, and nothing else.
+
+    update = read_documents(run)      # files are looked at, and the changed ones read
+    ...                               # the index takes update.removed out, and update.passages() in
+    keep(run, update)                 # from now on the index holds it
+
+A command that ends before `keep` has lost nothing: the next one has the same update, whose stage is made already. So what is
+added may be in the index before; it is put there in place of what is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import numpy as np
+import pyarrow as pa
+
+from raydist.config import DocumentsConfig
+from raydist.corpus.messages import some
+from raydist.corpus.rejected import DUPLICATE_ID
+from raydist.documents.decode import one_line
+from raydist.documents.known import FILE, FileRead, Known, all_rejected, known_table, read_known
+from raydist.documents.metadata import check_number, common_kind, with_kinds
+from raydist.documents.scan import Scan, changes, scan
+from raydist.documents.schema import METADATA_TYPES, Source
+from raydist.documents.stages import (
+    DocumentPassages,
+    Reading,
+    made_documents,
+    made_kinds,
+    made_passages,
+    made_rejected,
+)
+from raydist.errors import InputError
+from raydist.files.stage import Made, encode_table, plain_fields
+from raydist.files.storage import fingerprint
+from raydist.records import Rejected, name_rejected, rejected_table
+from raydist.runs.rejected import keep_rejected, listed, refuse_too_many
+from raydist.runs.run import Run
+from raydist.terminal import said_if_long, say
+
+
+@dataclass(frozen=True)
+class Update:
+    """What makes an index hold what the folders hold: documents by their ids, and the passages of those that are new."""
+
+    added: Sequence[str]
+    changed: Sequence[str]
+    removed: Sequence[str]
+    known: Known  # after it
+    made: Made | None  # passages of the files that were read; None where none was
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.added or self.changed or self.removed)
+
+    @property
+    def documents(self) -> int:
+        """How many there are after it."""
+        return len(self.known.owners())
+
+    @property
+    def metadata(self) -> dict[str, pa.DataType]:
+        """The columns of metadata, over all files."""
+        return {name: METADATA_TYPES[kind] for name, kind in self._kinds.items()}
+
+    @property
+    def _kinds(self) -> dict[str, str]:
+        return {name: common_kind(kinds) for name, kinds in sorted(self.known.kinds.items())}
+
+    def passages(self) -> Iterator[pa.Table]:
+        """The passages of what was added and changed, part by part: PASSAGES and then the columns of metadata."""
+        if self.made is None:
+            return
+        owners, new = self.known.owners(), {*self.added, *self.changed}
+
+        def is_new(documents: pa.Table) -> np.ndarray:
+            rows = zip(documents["document_id"].to_pylist(), documents["file"].to_pylist())
+            return np.array([id in new and owners[id] == file for id, file in rows], bool)
+
+        for table in made_passages(self.made, is_new):
+            if len(table):
+                yield with_kinds(table, self._kinds)
+
+
+def read_documents(run: Run) -> Update:
+    """Read the files that have changed since the last `keep`; say what was rejected, and stop where it is too much."""
+    settings = run.config.documents
+    if not settings.files:
+        raise InputError("there are no documents: set documents.files to folders, files or globs")
+    reading = reading_of(settings)
+    before = read_known(run.folder)
+    found = _scanned(run, settings, before)
+    is_same = before.reading == _fingerprint(reading)
+    again = _to_read(before, found.sources) if is_same else found.sources
+    made = _made(run, settings, reading, again, found)
+    after = _after(before, found, again, made, reading)
+    widened = _widened(before, after) if is_same else []
+    if widened and len(again) < len(found.sources):  # what is in the index has a column of another type
+        say(f"documents: all are read again, since {', '.join(widened)}; documents.metadata can give a column its type")
+        again = found.sources
+        made = _made(run, settings, reading, again, found)
+        after = _after(before, found, again, made, reading)
+    owners = after.owners()
+    _report(run, after, owners, found)
+    old, new = before.digests(before.owners()), after.digests(owners)
+    update = Update(
+        added=[id for id in new if id not in old],
+        changed=[id for id in new if id in old and (widened or new[id] != old[id])],
+        removed=[id for id in old if id not in new],
+        known=after,
+        made=made,
+    )
+    counts = (len(update.added), len(update.changed), len(update.removed), len(new))
+    say("documents: {:,} added, {:,} changed, {:,} removed; there are {:,}".format(*counts))
+    return update
+
+
+def keep(run: Run, update: Update) -> None:
+    """The index holds it now."""
+    table, said = known_table(update.known)
+    run.folder.write_bytes(FILE, encode_table(table, "parquet", said))
+
+
+def reading_of(settings: DocumentsConfig) -> Reading:
+    """How documents are read, as the stage takes it."""
+    return Reading(
+        settings.passage_words,
+        settings.columns,
+        settings.metadata,
+        settings.language or "",
+        tuple(sorted(settings.languages)),
+        settings.max_file_bytes,
+        settings.max_seconds,
+    )
+
+
+def _fingerprint(reading: Reading) -> str:
+    return fingerprint({"version": DocumentPassages.version, **plain_fields(reading)})
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _scanned(run: Run, settings: DocumentsConfig, before: Known) -> Scan:
+    known = [file.source for file in before.files.values()]
+    storage = run.config.storage if "://" in run.config.storage else os.path.realpath(run.storage.path())
+    with said_if_long("documents: looking whether the files have changed"):
+        found = scan(
+            settings.files,
+            base=run.config.data.root,
+            before=known,
+            max_bytes=settings.max_file_bytes,
+            without=storage,  # what runs write is not what they read
+        )
+    if found.passed_over:
+        names = some(f"{count:,} {ending}" for ending, count in found.passed_over.most_common())
+        say(f"documents: {found.passed_over.total():,} files of no known format are passed over ({names})")
+    return found
+
+
+def _to_read(before: Known, sources: Sequence[Source]) -> list[Source]:
+    """What was added or has changed; and files with a document of another file, which may be theirs by now."""
+    differs = changes((file.source for file in before.files.values()), sources)
+    names = {source.document_id for source in (*differs.added, *differs.changed)}
+    names |= before.with_repeated(before.owners())
+    return [source for source in sources if source.document_id in names]
+
+
+def _made(run: Run, settings: DocumentsConfig, reading: Reading, sources: Sequence[Source], found: Scan) -> Made | None:
+    if not sources:
+        return None
+    stage = DocumentPassages(reading, settings.part_bytes, tuple(sources), found.roots)
+    return run.make(stage, "passages of documents", label="read documents")
+
+
+def _after(before: Known, found: Scan, again: Sequence[Source], made: Made | None, reading: Reading) -> Known:
+    """What is known of each file: as it was, or as it was read now."""
+    read = {source.document_id: FileRead(source) for source in again}
+    kinds = {name: set(of) for name, of in before.kinds.items()} if len(again) < len(found.sources) else {}
+    if made is not None:
+        for row in made_documents(made).to_pylist():
+            read[row["file"]].documents[row["document_id"]] = row["digest"]
+        for row in made_rejected(made).to_pylist():
+            read[row["file"]].rejected.append(Rejected(**row))
+        for name, of in made_kinds(made).items():
+            kinds.setdefault(name, set()).update(of)
+    check_number(kinds, "documents")
+    kept = {
+        source.document_id: FileRead(source, file.documents, file.rejected)
+        for source in found.sources
+        if source.document_id not in read and (file := before.files[source.document_id])
+    }
+    return Known(kept | read, kinds, _fingerprint(reading))
+
+
+def _widened(before: Known, after: Known) -> list[str]:
+    """Columns of metadata whose type is another one than it was."""
+    kinds = {
+        name: (common_kind(of), common_kind(after.kinds[name])) for name, of in before.kinds.items() if name in after.kinds
+    }
+    return [f"column {name} was {old} and is {new}" for name, (old, new) in kinds.items() if old != new]
+
+
+# --- what is rejected ------------------------------------------------------------------------------------------------
+
+
+def _report(run: Run, known: Known, owners: Mapping[str, str], found: Scan) -> None:
+    """Put what was rejected into the run, name the first of it, and stop where it is too much or nothing is left."""
+    rejected = all_rejected(known, [*found.rejected, *_repeated(known, owners)])
+    file = "rejected/documents.parquet"
+    if rejected:
+        location = keep_rejected(run, "documents", file, len(rejected), rejected_table(rejected))
+        reasons = listed(dict(sorted(Counter(row.reason for row in rejected).items())))
+        say(f"documents: rejected {len(rejected):,} ({reasons}); see {location}")
+        for row in rejected[:5]:
+            line = f", row {row.line}" if row.unit == "row" else ""
+            say(f"documents: rejected {row.file}{line}: {row.reason} ({one_line(row.detail)})")
+        documents = sum(row.what == "document" for row in rejected)
+        refuse_too_many(run, "documents", documents / (documents + len(owners)), location, of="documents", reasons=reasons)
+    else:
+        run.folder.delete(file)  # of an earlier command, before the files were mended
+    if not owners:
+        names = ", ".join(run.config.documents.files)
+        raise InputError(f"documents: there is nothing to read in {names}{name_rejected(rejected)}")
+
+
+def _repeated(known: Known, owners: Mapping[str, str]) -> Iterator[Rejected]:
+    """Rows whose id is another file's, too."""
+    for name in sorted(known.with_repeated(owners)):
+        for id in known.files[name].documents:
+            if owners[id] != name:
+                detail = f"{PurePosixPath(owners[id])} has it, too"
+                yield Rejected(name, 0, id, "document", DUPLICATE_ID, detail, "file")

@@ -1,0 +1,58 @@
+"""The formats of documents, by the ends of file names. A new one is a file here, and its lines in the table.
+
+A module has `read(file) -> Iterator[Document]`, and raises a Fault for what cannot be read. One in ROWS gives a document or a
+Problem for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+
+from raydist.corpus.rejected import EMPTY_DOCUMENT, Fault
+from raydist.documents.document import Document, File
+from raydist.errors import InputError
+
+FORMATS = {
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".txt": "text",
+    ".text": "text",
+    ".pdf": "pdf",
+    ".docx": "docx",
+    ".jsonl": "rows",
+    ".ndjson": "rows",
+    ".jsonlines": "rows",
+    ".csv": "rows",
+    ".tsv": "rows",
+    ".parquet": "rows",
+}
+ROWS = ("rows",)
+
+
+def format_of(name: str) -> str:
+    """The format of a file by its name; empty where there is none for it."""
+    name = name.lower()
+    found = FORMATS.get("." + name.removesuffix(".gz").rpartition(".")[2], "") if "." in name else ""
+    return "" if name.endswith(".gz") and found not in ROWS else found
+
+
+def read(file: File) -> Iterator[Document]:
+    """What a file holds, by the format of its name; a Fault where that cannot be read."""
+    try:
+        module = import_module(f"raydist.documents.formats.{format_of(file.name)}")
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{file.name}: the package {error.name} is not installed, which reads such files; pip install 'raydist[documents]'"
+        ) from None
+    yield from module.read(file)
+
+
+def checked(document: Document) -> Document:
+    """The document, if there is something to read in it."""
+    if not document.blocks:
+        raise Fault(EMPTY_DOCUMENT, "there is no text in it")
+    return document

@@ -1,0 +1,95 @@
+"""Blocks -> passages: as many blocks as fit, never across a heading; what is too long is cut where sentences end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from raydist.corpus.sentences import split_sentences
+from raydist.documents.document import Block
+
+Span = tuple[int, int]
+
+CHARACTERS = 12  # that a word may have on average: what has more (addresses, codes) counts as more words
+_UNSPACED = re.compile(  # scripts that put no blanks between words: two characters count as one
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+_WORD = re.compile(r"\S+")
+
+
+@dataclass(slots=True)
+class Passage:
+    """Some blocks as one text."""
+
+    text: str
+    headings: tuple[str, ...]
+    page: int | None
+    line: int | None
+
+
+def size(text: str) -> int:
+    """How many words a text has, or is as long as."""
+    unspaced = 0 if text.isascii() else len(_UNSPACED.findall(text)) // 2
+    return max(len(text.split()) + unspaced, -(-len(text) // CHARACTERS))
+
+
+def pack(blocks: Iterable[Block], words: int, language: str = "en") -> Iterator[Passage]:
+    """Passages of at most `words` words."""
+    passage: Passage | None = None
+    room = 0
+    for block in blocks:
+        for text in cut(block.text, words, language):
+            needed = size(text)
+            if passage and passage.headings == block.headings and needed <= room:
+                passage.text += ("\n" if block.is_line else "\n\n") + text
+                room -= needed
+                continue
+            if passage:
+                yield passage
+            passage, room = Passage(text, block.headings, block.page, block.line), words - needed
+    if passage:
+        yield passage
+
+
+def cut(text: str, words: int, language: str = "en") -> list[str]:
+    """A text in pieces of at most `words` words and about the same length, cut between sentences where that is possible."""
+    total = size(text)
+    if total <= words:
+        return [text]
+    enough = -(-total // -(-total // words))  # words of a piece, if all are alike
+    pieces: list[Span] = []
+    held = 0
+    for span in _short_spans(text, split_sentences(text, language), words):
+        needed = size(text[slice(*span)])
+        if pieces and held < enough and held + needed <= words:
+            pieces[-1], held = (pieces[-1][0], span[1]), held + needed
+        else:
+            pieces.append(span)
+            held = needed
+    return [text[start:end] for start, end in pieces]
+
+
+def _short_spans(text: str, spans: Iterable[Span], words: int) -> Iterator[Span]:
+    """The spans; those that are too long, cut between words; and words that are too long, anywhere."""
+    for start, end in spans:
+        if size(text[start:end]) <= words:
+            yield start, end
+            continue
+        first, last, held = start, start, 0
+        for begin, stop in _short_words(text, start, end, words):
+            needed = size(text[begin:stop])
+            if held and held + needed > words:
+                yield first, last
+                first, held = begin, 0
+            last, held = stop, held + needed
+        yield first, last
+
+
+def _short_words(text: str, start: int, end: int, words: int) -> Iterator[Span]:
+    for match in _WORD.finditer(text, start, end):
+        begin, stop = match.span()
+        if size(match[0]) <= words:
+            yield begin, stop
+        else:
+            yield from ((at, min(at + words, stop)) for at in range(begin, stop, words))
