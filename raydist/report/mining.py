@@ -34,6 +34,8 @@ METHODS = {
     "gold_silver": "Gold and silver pairs",
     "gold_silver_weighted": "Gold and silver pairs, weighted",
     "reranked": "Re-ranked by the cross-encoder",
+    "hybrid": "Hybrid",
+    "hybrid_reranked": "Hybrid, re-ranked",
 }
 SOURCES = {"bm25": "BM25", "dense": "Dense retriever", "same_doc": "Same document", "pool": "Whole corpus"}
 NEGATIVES = "negatives."

@@ -1,0 +1,57 @@
+"""What documents become: passages, and what is known of the files that they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+PASSAGES = pa.schema(
+    [
+        ("passage_id", pa.string()),  # document_id, "#" and the number within the document: "guide.md#3"
+        ("document_id", pa.string()),  # path relative to the folder that was given, with /; of a row, its own id
+        ("title", pa.string()),
+        ("headings", pa.list_(pa.string())),  # above the passage, outermost first
+        ("page", pa.int32()),  # the first, from 1; null where there are none
+        ("line", pa.int32()),  # the first, from 1, in the file; null where lines mean nothing
+        ("text", pa.string()),
+        ("language", pa.string()),  # ISO 639-1; "" where unknown
+    ]
+)
+
+# what a metadata column may hold: these follow the columns of PASSAGES
+METADATA_TYPES = {
+    "string": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
+def metadata_columns(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """The columns of a table of passages that are metadata."""
+    return {field.name: field.type for field in schema if field.name not in PASSAGES.names}
+
+
+def passages_schema(metadata: Iterable[tuple[str, pa.DataType]] = ()) -> pa.Schema:
+    """The schema of passages with these metadata columns."""
+    return pa.schema([*PASSAGES, *metadata])
+
+
+@dataclass(frozen=True, order=True)
+class Source:
+    """What is known of a file, so that an unchanged one is not read again."""
+
+    document_id: str  # of the file: rows of a table have ids of their own
+    uri: str  # where it is: a path, or a URI
+    size: int
+    mtime_ns: int  # 0 where a store has none
+    digest: str  # of its bytes
+
+    @property
+    def known_by(self) -> dict[str, str]:
+        """A file is its name and its bytes, wherever and however old it is."""
+        return {"document_id": self.document_id, "digest": self.digest}
