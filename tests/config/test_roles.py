@@ -65,7 +65,7 @@ OF_A_TRIAL = (  # what trials have of their own
     *("retriever.towers", "retriever.loss", "retriever.objective", "retriever.normalise", "retriever.scale"),
     "retriever.temperature",
     *("retriever.mask_known_positives", "retriever.bucket_by_length", "retriever.chunk_rows", "retriever.cached"),
-    *("retriever.variants", "retriever.rerank"),
+    *("retriever.variants", "retriever.rerank", "retriever.fusion."),
 )
 
 
