@@ -241,8 +241,10 @@ class DenseIndex(OpenShards):
         if kept is not None and self._faiss:
             raise InputError(f"some rows of a dense index of kind {self.settings.kind} cannot be searched; take kind flat")
         total = int(self.first_row[-1]) if kept is None else len(kept)
+        if not total:
+            return hits
         norms = np.sqrt(np.einsum("qd,qd->q", queries, queries, dtype=np.float64))
-        pending = [(np.arange(len(queries) if total else 0), self._can_be_coarse(norms), k + max(16, k // 8))]
+        pending = [(np.arange(len(queries)), self._can_be_coarse(norms), k + max(16, k // 8))]
         while pending:
             waiting, is_coarse, width = pending.pop()
             default = SMALL_BLOCK if self._keep and len(waiting) >= MANY_QUESTIONS else LARGE_BLOCK
