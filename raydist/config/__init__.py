@@ -3,6 +3,7 @@
 The sections, by subject: reader, training, objectives, retrieval, machine; run.py has the whole and the rules between them.
 """
 
+from raydist.config.library import LibraryConfig
 from raydist.config.load import (
     Loaded,
     find_config,
@@ -65,6 +66,7 @@ __all__ = [
     "IndexConfig",
     "InfomaxConfig",
     "IvfConfig",
+    "LibraryConfig",
     "Loaded",
     "MiningConfig",
     "ModelConfig",

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
+from raydist.config.library import LibraryConfig
 from raydist.config.machine import ClusterConfig, TrackConfig
 from raydist.config.objectives import ObjectivesConfig
 from raydist.config.reader import DataConfig, EvaluateConfig, PredictConfig, SourceConfig
@@ -16,6 +17,7 @@ from raydist.config.training import ModelConfig, OptimConfig, SweepConfig, Train
 
 READER = ("reader",)
 RETRIEVAL = ("retriever", "cross_encoder")
+DOCUMENTS = ("documents",)
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$"
 
 
@@ -23,7 +25,9 @@ class Config(Section):
     """Everything a run is made of; the same for every command."""
 
     name: str = key("reader", "Name of the run and its folder; slashes are folders", NOTHING, pattern=NAME)
-    task: Literal["reader", "retriever", "cross_encoder"] = key("reader", "What is trained", ROWS)
+    task: Literal["reader", "retriever", "cross_encoder", "documents"] = key(
+        "reader", "What is trained; documents: an index of documents is made and asked", ROWS
+    )
     storage: str = key("runs", "Folder of all runs, or a URI that pyarrow opens (s3://, gs://, hdfs://)", NOTHING)
     seed: int = key(0, "Seed of all draws: initial weights, order of rows, dropout, negatives", WEIGHTS, shared=True, ge=0)
     data: DataConfig = section(DataConfig(), "Data sets of a reader and how they are cut into windows", shared=True)
@@ -34,7 +38,10 @@ class Config(Section):
     predict: PredictConfig = section(PredictConfig(), "How a reader answers", tasks=READER)
     evaluate: EvaluateConfig = section(EvaluateConfig(), "How answers and ranked lists are scored")
     corpus: CorpusConfig = section(CorpusConfig(), "Corpora that retrieval works on", tasks=RETRIEVAL)
-    index: IndexConfig = section(IndexConfig(), "How sentences are indexed and searched", tasks=RETRIEVAL)
+    index: IndexConfig = section(IndexConfig(), "How texts are indexed and searched", tasks=RETRIEVAL + DOCUMENTS)
+    library: LibraryConfig = section(
+        LibraryConfig(), "How passages of documents are indexed and searched", shared=False, tasks=DOCUMENTS
+    )
     mining: MiningConfig = section(MiningConfig(), "Candidates, scores, silver pairs", tasks=RETRIEVAL)
     cross_encoder: CrossEncoderConfig = section(
         CrossEncoderConfig(), "Supervisor that scores candidates", shared=True, tasks=RETRIEVAL

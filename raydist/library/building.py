@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from raydist.files.shards import new_folder, order_by_id
+from raydist.files.storage import folder_digest
 from raydist.library.segments import indexed_texts
-from raydist.library.settings import LibrarySettings
+from raydist.library.settings import EncoderFacts, LibrarySettings
+from raydist.models.folders import is_folder, model_folder
 from raydist.retrieval import bm25, dense
 from raydist.retrieval.encode import ENCODE_ROWS, READ_ROWS, TextEncoder, reopen_encoder
+from raydist.retrieval.pooling import resolve_prefixes
 
 BATCH_ROWS = 65_536  # of passages.arrow: texts of a batch must not reach 2 GiB
+
+
+def known_encoder(
+    name: str,
+    *,
+    pooling: str = "auto",
+    question_length: int = 96,
+    passage_length: int = 256,
+    question_prefix: str | None = None,
+    passage_prefix: str | None = None,
+    precision: str = "fp32",
+) -> EncoderFacts:
+    """An encoder in a folder, by its Hugging Face name, or one that is built in, as a library is known by it."""
+    folder = model_folder(name, towers=True)
+    full_name = str(Path(name).expanduser().absolute()) if is_folder(name) else name
+    lengths = {"question": question_length, "answer": passage_length}
+    prefixes = resolve_prefixes(question_prefix, passage_prefix, folder)
+    return EncoderFacts({"name": full_name, "revision": None}, folder_digest(folder), pooling, lengths, prefixes, precision)
 
 
 class PassageEncoder:
     """Passages -> vectors. On a CPU each is encoded by itself, so that what it is indexed with changes no bit of its vector."""
 
-    def __init__(self, facts: Mapping[str, Any]) -> None:
-        self.encoder: TextEncoder = reopen_encoder(facts, "answer")
+    def __init__(self, facts: EncoderFacts) -> None:
+        self.encoder: TextEncoder = reopen_encoder(asdict(facts), "answer")
         self.together = 1 if self.encoder.encoder.is_packed else ENCODE_ROWS
 
     def encode(self, texts: list[str]) -> np.ndarray:

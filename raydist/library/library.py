@@ -195,9 +195,7 @@ class Library:
 
     @cached_property
     def _vectors(self) -> OpenVectors:
-        from raydist.library.vectors import OpenVectors
-
-        return OpenVectors(self.segments, self.settings)
+        return self._models.OpenVectors(self.segments, self.settings)
 
     @cached_property
     def _scorer(self) -> CrossScorer:
@@ -208,15 +206,27 @@ class Library:
             )
         if not isinstance(self._cross_encoder, str | Path):
             return self._cross_encoder
-        from raydist.retrieval.scoring import CrossScorer
+        return self._models.CrossScorer(self._cross_encoder)
 
-        return CrossScorer(self._cross_encoder)
+    @property
+    def _models(self) -> Any:
+        from raydist.library import vectors
+
+        return vectors
 
 
 def find_library(folder: Path | str) -> Storage:
     """Where the library of a folder, a run or a URI is."""
-    storage = Storage(str(folder))
-    found = next((there for there in (storage, storage.at("index")) if versions.is_library(there)), None)
+    found = _library_in(Storage(str(folder)))
     if found is None:
         raise InputError(f"{folder} holds no library of passages; make one with `raydist index FOLDER`")
     return found
+
+
+def is_library_at(storage: Storage) -> bool:
+    """Whether a folder or a run has a library."""
+    return _library_in(storage) is not None
+
+
+def _library_in(storage: Storage) -> Storage | None:
+    return next((there for there in (storage, storage.at("index")) if versions.is_library(there)), None)

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from raydist.files.storage import folder_digest
-from raydist.models.folders import is_folder, model_folder
+from raydist.files.stage import ASIDE, known_by
 from raydist.retrieval.bm25 import Formula, Idf, WordRules
 from raydist.retrieval.fusion import Fusion, FusionKind
-from raydist.retrieval.pooling import resolve_prefixes
+
+
+@dataclass(frozen=True)
+class EncoderFacts:
+    """An encoder, by what it is known and how it is used."""
+
+    where: Mapping[str, Any] = field(metadata=ASIDE)  # {name, revision}, as models are opened
+    model: str  # digest of its folder
+    pooling: str = "auto"
+    lengths: Mapping[str, int] = field(default_factory=dict)  # of questions and answers, in tokens
+    prefixes: Mapping[str, str] = field(default_factory=dict)  # of questions and answers
+    precision: str = "fp32"
 
 
 @dataclass(frozen=True)
 class LibrarySettings:
     """Words, vectors, and how both make one list. Without an encoder there are words alone."""
 
-    encoder: Mapping[str, Any] | None = None  # what made the vectors (`encoder_facts`)
+    encoder: EncoderFacts | None = None  # what makes the vectors
     headings: bool = True  # title and headings stand before a passage's text, for words and vectors
     k1: float = 0.9
     b: float = 0.4
@@ -48,35 +57,10 @@ class LibrarySettings:
     def of(cls, plain: Mapping[str, Any]) -> LibrarySettings:
         known = {item.name for item in fields(cls)}
         found = {name: value for name, value in plain.items() if name in known}
-        return cls(**found | {"stop_words": tuple(found.get("stop_words", ()))})
+        encoder = EncoderFacts(**found["encoder"]) if found.get("encoder") else None
+        return cls(**found | {"stop_words": tuple(found.get("stop_words", ())), "encoder": encoder})
 
     def made_with(self) -> dict[str, Any]:
         """The settings that segments depend on: those of one library have the same."""
         names = ("encoder", "headings", "min_chars", "stop_words", "stemmer")
-        found = {name: self.plain()[name] for name in names}
-        if found["encoder"]:
-            found["encoder"] = {name: value for name, value in found["encoder"].items() if name != "where"}
-        return found | {"stop_words": list(self.stop_words)}
-
-
-def encoder_facts(
-    name: str,
-    *,
-    pooling: str = "auto",
-    question_length: int = 64,
-    passage_length: int = 256,
-    question_prefix: str | None = None,
-    passage_prefix: str | None = None,
-    precision: str = "fp32",
-) -> dict[str, Any]:
-    """How an encoder is used, and by what it is known: a folder, a Hugging Face name or one that is built in."""
-    folder = model_folder(name, towers=True)
-    full_name = str(Path(name).expanduser().absolute()) if is_folder(name) else name
-    return {
-        "where": {"name": full_name, "revision": None},
-        "model": folder_digest(folder),
-        "pooling": pooling,
-        "lengths": {"question": question_length, "answer": passage_length},
-        "prefixes": resolve_prefixes(question_prefix, passage_prefix, folder),
-        "precision": precision,
-    }
+        return {name: known_by(getattr(self, name)) for name in names}

@@ -1,8 +1,9 @@
-"""The vectors of a library's segments, and the encoder of questions about them."""
+"""What of a library needs torch: the vectors of its segments, the encoder of questions about them, a cross-encoder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from raydist.library.segments import Segment
 from raydist.library.settings import LibrarySettings
 from raydist.retrieval.dense import DenseIndex, Shard
 from raydist.retrieval.encode import reopen_encoder
+from raydist.retrieval.scoring import CrossScorer as CrossScorer
 
 
 class OpenVectors:
@@ -18,8 +20,8 @@ class OpenVectors:
 
     def __init__(self, segments: Sequence[Segment], settings: LibrarySettings) -> None:
         assert settings.encoder is not None
-        self.encoder = reopen_encoder(settings.encoder, "question")
-        facts = {"settings": {}, "search": {}, "encoder": settings.encoder, "dimension": self.encoder.dimension}
+        self.encoder = reopen_encoder(asdict(settings.encoder), "question")
+        facts = {"settings": {}, "search": {}, "encoder": asdict(settings.encoder), "dimension": self.encoder.dimension}
         shards = [Shard(segment.folder / "dense") for segment in segments]
         self.index = DenseIndex(shards, facts | {"rows": sum(map(len, segments))})
 

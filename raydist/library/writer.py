@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from raydist.errors import InputError
-from raydist.files.shards import new_folder, put_in_force
+from raydist.files.shards import order_by_id, put_in_force
 from raydist.files.storage import Storage
 from raydist.library.building import PassageEncoder, build_segment, encode_passages
 from raydist.library.lock import WriterLock
@@ -81,33 +80,22 @@ class LibraryWriter:
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
-    def add(self, passages: pa.Table) -> int:
-        """Add passages whose ids are new."""
+    def add(self, passages: pa.Table, vectors: np.ndarray | None = None) -> int:
+        """Add passages whose ids are new, with their vectors where these are at hand."""
         passages = check_passages(passages)
         if not len(passages):
             return 0
-        self._refuse_known(passages["passage_id"].combine_chunks())
+        ids = pa.concat_arrays(passages["passage_id"].chunks)
+        order_by_id(ids.cast(pa.large_string()))  # which refuses those that come twice
+        self._refuse_known(ids)
         common_schema([*(segment.passages.schema for segment in self._segments), passages.schema])
-        made = []
         for first in range(0, len(passages), self.settings.segment_rows):
             block = passages.slice(first, self.settings.segment_rows)
-            made.append(self._build(block, encode_passages(block, self.settings, self._encoder)))
-        ids = pa.chunked_array([segment.passages["passage_id"].combine_chunks() for segment in made])
-        if len(made) > 1 and len(ids.unique()) != len(ids):
-            raise InputError("an id is given to more than one passage")
-        self._segments += made
+            own = (
+                encode_passages(block, self.settings, self._encoder) if vectors is None else vectors[first : first + len(block)]
+            )
+            self._segments.append(self._build(block, own))
         return len(passages)
-
-    def add_segment(self, source: Path) -> int:
-        """Add the passages of a segment that was built elsewhere with this library's settings; its files are linked."""
-        found = Segment(source)
-        self._refuse_known(pa.concat_arrays(found.passages["passage_id"].chunks))
-        common_schema([*(segment.passages.schema for segment in self._segments), found.passages.schema])
-        target = self._new_folder()
-        with new_folder(target) as building:
-            shutil.copytree(source, building, copy_function=_link, dirs_exist_ok=True)
-        self._segments.append(Segment(target))
-        return len(found)
 
     def replace(self, passages: pa.Table) -> int:
         """Put passages in place of all that their documents had."""
@@ -138,6 +126,15 @@ class LibraryWriter:
         """Of all rows of all segments, those that are not left."""
         rows = sum(map(len, self._segments))
         return sum(len(segment.dead) for segment in self._segments) / rows if rows else 0.0
+
+    @property
+    def passages(self) -> int:
+        """How many are in force."""
+        return self._before.passages
+
+    @property
+    def documents(self) -> int:
+        return self._before.documents
 
     @property
     def num_segments(self) -> int:
@@ -199,10 +196,3 @@ class LibraryWriter:
         for path in self.folder.iterdir():
             if path.is_dir() and path.name.lstrip(".").startswith(("segment-", "version-")) and path.name not in wanted:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _link(source: str, target: str) -> None:
-    with suppress(OSError):
-        os.link(source, target)
-        return
-    shutil.copy2(source, target)

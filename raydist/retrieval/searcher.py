@@ -21,6 +21,7 @@ import pyarrow as pa
 from raydist.corpus.sentence_table import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.files.shards import new_folder, put_in_force
+from raydist.retrieval.bm25 import Index, add_rows
 
 
 class Hit(NamedTuple):
@@ -97,8 +98,6 @@ class Searcher:
             self._index = DenseIndex.open(self.folder)
             self._encode = reopen_encoder(self._index.encoder, "question").encode
         else:
-            from raydist.retrieval.bm25 import Index
-
             self._index = Index.open(self.folder)
 
     @overload
@@ -143,8 +142,6 @@ def add_sentences(folder: Path | str, sentences: pa.Table, passages: Iterable[pa
     rows = np.arange(len(table))
     ids = table.ids(rows).to_pylist()
     if searcher.kind == "bm25":
-        from raydist.retrieval.bm25 import add_rows
-
         add_rows(folder, ids, table.texts(rows).to_pylist())
         return len(ids)
     from raydist.retrieval.dense import build_shard, publish_index

@@ -66,6 +66,7 @@ OF_A_TRIAL = (  # what trials have of their own
     "retriever.temperature",
     *("retriever.mask_known_positives", "retriever.bucket_by_length", "retriever.chunk_rows", "retriever.cached"),
     *("retriever.variants", "retriever.rerank", "retriever.fusion."),
+    "library.",  # of no task that has trials
 )
 
 

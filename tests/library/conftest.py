@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 
 from raydist.documents.schema import passages_schema
-from raydist.library.settings import LibrarySettings, encoder_facts
+from raydist.library.building import known_encoder
+from raydist.library.settings import LibrarySettings
 
 WORDS = "river bridge tower mill stone old built wide fell ship water road lamp north winter garden".split()  # noqa: SIM905
 METADATA = [("year", pa.int64()), ("draft", pa.bool_())]
@@ -36,4 +37,4 @@ def table(rows: list[dict]) -> pa.Table:
 
 @pytest.fixture(scope="session")
 def with_vectors() -> LibrarySettings:
-    return LibrarySettings(encoder=encoder_facts("builtin:tiny", passage_length=32, question_length=16), depth=20)
+    return LibrarySettings(encoder=known_encoder("builtin:tiny", passage_length=32, question_length=16), depth=20)
