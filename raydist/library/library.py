@@ -30,7 +30,13 @@ TRIES = 5  # to open a version, while a writer puts others in force
 
 @dataclass(frozen=True)
 class Found:
-    """A passage that was found, with all that is known of it."""
+    """A passage that was found, with all that is known of it.
+
+    >>> import raydist
+    >>> found = raydist.Library.open("runs/guide").search("When did it fall?", k=1, kind="bm25")[0]
+    >>> found.text, found.line, list(found.scores)
+    ('It fell in 1911.', 3, ['bm25'])
+    """
 
     passage_id: str
     document_id: str
