@@ -142,12 +142,12 @@ class Library:
             hits["bm25"] = self._words.search(questions, depth, within=within)
         if kind != "bm25":
             hits["dense"] = self._vectors.search(questions, depth, within)
-        lists = [self._ranked(kind, hits, place)[:wanted] for place in range(len(questions))]
+        lists = [self._ranked(kind, hits, place, wanted) for place in range(len(questions))]
         if rerank:
             lists = [self._reranked(question, found) for question, found in zip(questions, lists)]
         return [found[:k] for found in lists]
 
-    def _ranked(self, kind: Kind, hits: Mapping[str, Hits], place: int) -> list[Found]:
+    def _ranked(self, kind: Kind, hits: Mapping[str, Hits], place: int, wanted: int) -> list[Found]:
         """What was found for one question, best first."""
         row_of: dict[str, int] = {}
         scores: dict[str, dict[str, float]] = {}
@@ -159,7 +159,7 @@ class Library:
                 scores.setdefault(id, {})[name] = score
                 lists[name].append((id, score))
         order = self.settings.fuse().fuse(lists["bm25"], lists["dense"]) if kind == "hybrid" else lists[kind]
-        return [self._passage(row_of[id], score, scores[id]) for id, score in order]
+        return [self._passage(row_of[id], score, scores[id]) for id, score in order[:wanted]]
 
     def _reranked(self, question: str, found: list[Found]) -> list[Found]:
         logits = self._scorer.score([question], [self._indexed(hit) for hit in found], [0] * len(found), range(len(found)))
