@@ -20,7 +20,7 @@ class LibraryConfig(Section):
     max_question_length: int = key(96, "Length of a question", ROWS, unit="tokens", ge=4, later=True)
     max_passage_length: int = key(256, "Length of a passage with its headings", ROWS, unit="tokens", ge=8, later=True)
     headings: bool = key(True, "Whether title and headings are indexed with a passage's text", ROWS, later=True)
-    fusion: FusionConfig = section(FusionConfig(), "How the lists of words and of vectors become one")
+    fusion: FusionConfig = section(FusionConfig(kind="z"), "How the lists of words and of vectors become one")
     depth: int = key(100, "Length of both lists before they become one", SCORES, unit="passages", ge=1, later=True)
     cross_encoder: str | None = key(None, "Cross-encoder for --rerank: a folder or a name", SCORES, later=True)
     dead_share: float = key(

@@ -35,7 +35,7 @@ class LibrarySettings:
     min_chars: int = 2
     stop_words: tuple[str, ...] = ()
     stemmer: str = ""
-    fusion: FusionKind = "rrf"
+    fusion: FusionKind = "z"
     dense_weight: float = 0.5
     depth: int = 100  # of both lists, before they become one
     cross_encoder: str | None = None  # that ranks anew: a folder or a name
