@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from raydist.api import run_sweep as run_sweep
     from raydist.api import train as train
     from raydist.errors import InputError as InputError
+    from raydist.library.library import Found as Found
+    from raydist.library.library import Library as Library
     from raydist.models.folders import model_folder as model_folder
     from raydist.objectives.answer_contrast import AnswerContrast as AnswerContrast
     from raydist.objectives.base import Batch as Batch
@@ -62,6 +64,8 @@ PUBLIC = {
     # what was trained, in use
     "Reader": "raydist.reader.answers",
     "Answer": "raydist.reader.answers",
+    "Library": "raydist.library.library",
+    "Found": "raydist.library.library",
     "Searcher": "raydist.retrieval.searcher",
     "BM25": "raydist.retrieval.bm25_texts",
     "TextEncoder": "raydist.retrieval.encode",

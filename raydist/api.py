@@ -175,17 +175,20 @@ def mine(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | 
 
 
 def index(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False) -> Path:
-    """An index of the corpus, for `Searcher.open`: by words, or by the vectors of the run's retriever.
+    """An index: of documents (a folder, a glob, or a config of task documents) for `Library.open`; of a corpus for
+    `Searcher.open`, by words or by the vectors of the run's retriever.
 
     >>> import raydist
     >>> folder = raydist.index("debug_retrieval", {"index.kind": "bm25"})
     >>> len(raydist.Searcher.open(folder).search("Who built the bridge?", k=3))
     3
     """
-    from raydist.retrieval import flow
+    from raydist import flows
 
+    if not isinstance(config, Config):
+        config, overrides = flows.config_of(str(config), _lines(overrides))
     with _opened(config, overrides, ray) as opened:
-        return flow.index(opened)
+        return flows.index(opened)
 
 
 def run_sweep(

@@ -129,38 +129,47 @@ def mine(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, v
 
 @app.command()
 def index(
-    config: ConfigArg,
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG | PATH", help="A config, or documents: a folder, a file, a glob, a URI.")
+    ],
     overrides: Overrides = None,
     add: Annotated[Optional[list[Path]], typer.Option(help="Documents to add: rows as the corpus has them.")] = None,  # noqa: UP045
     verbose: Verbose = False,
 ) -> None:
-    """An index of the corpus, in RUN/index; with --add, more documents for an index that is there.
+    """An index in RUN/index: of documents, of which a second call reads only what has changed, or of a corpus.
 
-    Example: raydist index retrieval index.kind=bm25
+    Example: raydist index docs/ name=docs
     """
-    from raydist.retrieval import flow
+    from raydist import flows
 
-    with opened(config, overrides, verbose) as run:
+    with opened(*flows.config_of(config, overrides or []), verbose) as run:
         if add:
-            print(f"added {flow.add_to_index(run, add):,} sentences to {run.folder.path('index')}")
+            print(f"added {flows.add_to_index(run, add):,} sentences to {run.folder.path('index')}")
         else:
-            print(f'index in {(made := flow.index(run))}; ask it with: raydist search {made} "..."')
+            print(f'index in {(made := flows.index(run))}; ask it with: raydist search {made} "..."')
 
 
 @app.command()
 def search(
-    index: Annotated[Path, typer.Argument(metavar="INDEX", help="A folder that `raydist index` wrote, or its run.")],
+    index: Annotated[str, typer.Argument(metavar="INDEX", help="A folder or URI that `raydist index` wrote, or its run.")],
     question: Annotated[str, typer.Argument(help="What to look for.")],
-    k: Annotated[int, typer.Option("-k", help="How many sentences.")] = 10,
+    k: Annotated[int, typer.Option("-k", help="How many.")] = 10,
+    kind: Annotated[Optional[str], typer.Option(help="hybrid, bm25 or dense; of documents.")] = None,  # noqa: UP045
+    where: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="CONDITION", help="Of documents: \"year >= 2020 and language = 'de'\"."),
+    ] = None,
+    rerank: Annotated[int, typer.Option(metavar="N", help="How many a cross-encoder ranks anew; of documents.")] = 0,
+    cross_encoder: Annotated[Optional[str], typer.Option(metavar="MODEL", help="That ranks anew.")] = None,  # noqa: UP045
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON list, with all that is known.")] = False,
 ) -> None:
-    """The best sentences of an index for a question.
+    """The best passages or sentences of an index for a question.
 
-    Example: raydist search runs/retrieval/index "When was the bridge built?" -k 5
+    Example: raydist search runs/docs "How is an index updated?" -k 3 --where "language = 'en'"
     """
-    from raydist.retrieval.searcher import Searcher
+    from raydist.library.asked import search_index
 
-    for rank, hit in enumerate(Searcher(index).search([question], k)[0], 1):
-        print(f"{rank:3}  {hit.score:9.4f}  {hit.sentence_id}  {hit.text}")
+    print(search_index(index, question, k, as_json, kind=kind, where=where, rerank=rerank, cross_encoder=cross_encoder))
 
 
 @app.command()

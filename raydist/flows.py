@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Protocol
 
-from raydist.config import Config
+from raydist.config import Config, shipped_configs
+from raydist.errors import InputError
 from raydist.report.html import write_report
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say
@@ -37,15 +39,57 @@ def evaluate(run: Run) -> Any:
     return flow_of(run.config).evaluate(run)
 
 
+def index(run: Run) -> Path:
+    """The index of the run's documents, or of its corpus."""
+    return (_library_flow() if run.config.task == "documents" else _retrieval_flow()).index(run)
+
+
+def add_to_index(run: Run, files: list[Path]) -> int:
+    """Add rows to the index of a corpus."""
+    if run.config.task == "documents":
+        raise InputError("an index of documents takes up what is new by itself: run `raydist index` again, without --add")
+    return _retrieval_flow().add_to_index(run, files)
+
+
+def config_of(named: str, overrides: list[str]) -> tuple[str, list[str]]:
+    """A config with overrides; documents that are named instead are read by the shipped config `documents`."""
+    if not is_documents(named):
+        return named, overrides
+    return "documents", [f"documents.files={json.dumps([named])}", *overrides]
+
+
+def is_documents(named: str) -> bool:
+    """Whether a name is that of documents: a folder, a file that is no YAML, a glob, a URI. A shipped config goes first."""
+    if "://" in named or any(sign in named for sign in "*?["):
+        return True
+    path = Path(named).expanduser()
+    if path.is_file():
+        return path.suffix not in (".yaml", ".yml")
+    is_shipped = named[0] not in "./~" and (shipped_configs() / f"{named}.yaml").is_file()
+    return path.is_dir() and not is_shipped
+
+
 def flow_of(config: Config) -> Flow:
     """The flow of a config's task."""
+    if config.task == "documents":
+        raise InputError("task documents has an index, which `raydist index` makes, and `raydist search` asks")
     if config.task == "reader":
         from raydist.reader import flow as reader_flow
 
         return reader_flow
-    from raydist.retrieval import flow as retrieval_flow
+    return _retrieval_flow()
 
-    return retrieval_flow
+
+def _retrieval_flow() -> Any:
+    from raydist.retrieval import flow
+
+    return flow
+
+
+def _library_flow() -> Any:
+    from raydist.library import flow
+
+    return flow
 
 
 def write_run_report(run: Run) -> Path | None:

@@ -17,11 +17,26 @@ from raydist.config import Config, load_config, to_yaml
 from raydist.corpus.cutting import cut_passages
 from raydist.corpus.schemas import PASSAGE_SCHEMA
 from raydist.corpus.sentence_table import build_sentence_table
+from raydist.library.building import known_encoder
+from raydist.library.settings import LibrarySettings
+from raydist.library.writer import LibraryWriter
 from raydist.retrieval import bm25
 from raydist.retrieval.searcher import publish
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 FEW = {"data.train.questions": 20, "data.dev.questions": 10, "data.test": {}}
+PASSAGES_OF_A_GUIDE = [
+    {
+        "passage_id": f"{name}.md#0",
+        "document_id": f"{name}.md",
+        "headings": [f"The {name}"],
+        "line": 3,
+        "text": text,
+        "language": "en",
+        "year": year,
+    }
+    for name, text, year in (("bridge", "Mina Orlov built the bridge.", 1894), ("fall", "It fell in 1911.", 1911))
+]
 HEAVY = {"ray", "torch", "transformers", "pyarrow", "numpy", "pydantic", "typer"}
 
 
@@ -82,6 +97,8 @@ def workspace(tmp_path_factory) -> Path:
     bm25.build_index(folder / "built", *(sentences[name].to_pylist() for name in ("sentence_id", "text")))
     build_sentence_table(folder / "table", [sentences])
     publish(folder / "runs" / "library" / "index", folder / "built", folder / "table", {})
+    with LibraryWriter(folder / "runs" / "guide" / "index", LibrarySettings(encoder=known_encoder("builtin:tiny"))) as writer:
+        writer.add(pa.Table.from_pylist(PASSAGES_OF_A_GUIDE))
     return folder
 
 

@@ -4,6 +4,7 @@ The sections, by subject: reader, training, objectives, retrieval, machine; run.
 """
 
 from raydist.config.documents import DocumentsConfig
+from raydist.config.library import LibraryConfig
 from raydist.config.load import (
     Loaded,
     find_config,
@@ -35,6 +36,7 @@ from raydist.config.retrieval import (
     CorpusConfig,
     CorpusSource,
     CrossEncoderConfig,
+    FusionConfig,
     HnswConfig,
     IndexConfig,
     IvfConfig,
@@ -60,11 +62,13 @@ __all__ = [
     "DataConfig",
     "DocumentsConfig",
     "EvaluateConfig",
+    "FusionConfig",
     "HardLearningConfig",
     "HnswConfig",
     "IndexConfig",
     "InfomaxConfig",
     "IvfConfig",
+    "LibraryConfig",
     "Loaded",
     "MiningConfig",
     "ModelConfig",

@@ -216,6 +216,20 @@ class MiningConfig(Section):
     part_questions: int = key(500, "Questions of a block, the unit of work and of resuming", ROWS, unit="questions", ge=1)
 
 
+class FusionConfig(Section):
+    """One list from those of BM25 and of vectors (retrieval/fusion.py)."""
+
+    kind: Literal["auto", "rrf", "minmax", "z"] = key(
+        "auto",
+        "Reciprocal ranks, or scores scaled in two ways; auto: what suits development questions, else rrf",
+        SCORES,
+        later=True,
+    )
+    dense_weight: float = key(
+        0.5, "Weight of the vectors' scores in minmax and z; the rest is BM25's", SCORES, later=True, ge=0, le=1
+    )
+
+
 class RetrieverConfig(Section):
     """The dual encoder and its loss (docs/methods.md 5.5 to 5.7)."""
 
@@ -264,6 +278,7 @@ class RetrieverConfig(Section):
     rerank: int = key(
         20, "Sentences of a list that the cross-encoder ranks anew, as the ceiling; 0: none", SCORES, unit="sentences", ge=0
     )
+    fusion: FusionConfig = section(FusionConfig(), "How BM25's lists and the encoder's become those of the method hybrid")
 
     @field_validator("search_depth")
     @classmethod

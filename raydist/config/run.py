@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from raydist.config.documents import DocumentsConfig
+from raydist.config.library import LibraryConfig
 from raydist.config.machine import ClusterConfig, TrackConfig
 from raydist.config.objectives import ObjectivesConfig
 from raydist.config.reader import DataConfig, EvaluateConfig, PredictConfig, SourceConfig
@@ -38,7 +39,10 @@ class Config(Section):
     predict: PredictConfig = section(PredictConfig(), "How a reader answers", tasks=READER)
     evaluate: EvaluateConfig = section(EvaluateConfig(), "How answers and ranked lists are scored")
     corpus: CorpusConfig = section(CorpusConfig(), "Corpora that retrieval works on", tasks=RETRIEVAL)
-    index: IndexConfig = section(IndexConfig(), "How sentences are indexed and searched", tasks=RETRIEVAL)
+    index: IndexConfig = section(IndexConfig(), "How texts are indexed and searched", tasks=RETRIEVAL + DOCUMENTS)
+    library: LibraryConfig = section(
+        LibraryConfig(), "How passages of documents are indexed and searched", shared=False, tasks=DOCUMENTS
+    )
     mining: MiningConfig = section(MiningConfig(), "Candidates, scores, silver pairs", tasks=RETRIEVAL)
     cross_encoder: CrossEncoderConfig = section(
         CrossEncoderConfig(), "Supervisor that scores candidates", shared=True, tasks=RETRIEVAL

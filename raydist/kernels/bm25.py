@@ -1,6 +1,7 @@
 """BM25's search of one shard: sums over the rows of each term, and the k best of them.
 
-Compiled loops where numba is installed, else numpy; both give the same bits.
+Compiled loops where numba is installed, else numpy; both give the same bits. ``allowed`` is a mask of rows; an empty one allows
+all.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def kernel(backend: Backend) -> Callable[..., None]:
 
 def search_numpy(
     starts: np.ndarray, rows: np.ndarray, codes: np.ndarray, shares: np.ndarray, bounds: np.ndarray, terms: np.ndarray,
-    weights: np.ndarray, num_rows: int, first: int, last: int, best_rows: np.ndarray, best_scores: np.ndarray,
+    weights: np.ndarray, num_rows: int, allowed: np.ndarray, first: int, last: int, best_rows: np.ndarray,
+    best_scores: np.ndarray,
 ) -> None:  # fmt: skip
     k = best_rows.shape[1]
     for question in range(first, last):
@@ -38,6 +40,8 @@ def search_numpy(
         for at in range(bounds[question], bounds[question + 1]):
             mine = slice(starts[terms[at]], starts[terms[at] + 1])
             scores[rows[mine]] += weights[at] * shares[codes[mine]]  # a row is at most once among a term's rows
+        if len(allowed):
+            scores[~allowed] = 0
         found = np.flatnonzero(scores)
         if len(found) > k:
             least = np.partition(scores[found], len(found) - k)[len(found) - k]
@@ -49,11 +53,13 @@ def search_numpy(
 
 def search_loops(
     starts: np.ndarray, rows: np.ndarray, codes: np.ndarray, shares: np.ndarray, bounds: np.ndarray, terms: np.ndarray,
-    weights: np.ndarray, num_rows: int, first: int, last: int, best_rows: np.ndarray, best_scores: np.ndarray,
+    weights: np.ndarray, num_rows: int, allowed: np.ndarray, first: int, last: int, best_rows: np.ndarray,
+    best_scores: np.ndarray,
 ) -> None:  # fmt: skip
     # Scores are positive, so as integers their bits have the same order; comparing integers can be vectorised.
     # A candidate is one number, bits of the score above and the complement of the row below: greater is better.
     k = min(best_rows.shape[1], num_rows)
+    are_all = len(allowed) == 0
     scores = np.zeros((num_rows + STRIDE - 1) // STRIDE * STRIDE, np.float32)
     bits = scores.view(np.int32)
     heap = np.empty(k, np.int64)
@@ -70,7 +76,7 @@ def search_loops(
                 highest = max(highest, bits[row])
             if highest > least:
                 for row in range(block, block + STRIDE):
-                    if bits[row] > least:
+                    if bits[row] > least and (are_all or allowed[row]):
                         candidate = (np.int64(bits[row]) << 32) | (0xFFFFFFFF - row)
                         if size < k:  # rises from the end
                             at_heap = size

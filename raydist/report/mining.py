@@ -36,6 +36,8 @@ METHODS = {
     "gold_silver_weighted": "Gold and silver pairs, weighted",
     "reranked": "Re-ranked by the cross-encoder",
     "foreign": "Another tool",
+    "hybrid": "Hybrid",
+    "hybrid_reranked": "Hybrid, re-ranked",
 }
 SOURCES = {"bm25": "BM25", "dense": "Dense retriever", "same_doc": "Same document", "pool": "Whole corpus"}
 NEGATIVES = "negatives."

@@ -26,6 +26,7 @@ that none is given twice.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections import defaultdict
@@ -186,6 +187,18 @@ def _plain(rules: WordRules) -> dict[str, Any]:
     return {**asdict(rules), "stop_words": sorted(rules.stop_words)}
 
 
+def write_statistics(folder: Path, counts: Iterable[pa.Table], rows: int, total_length: int) -> None:
+    """What scores depend on beside a row itself: ``counts`` of shards summed, rows and their length. MERGE_SHARDS at a time."""
+    waiting = iter(counts)
+    whole = _sum_counts([next(waiting)])
+    while block := list(islice(waiting, MERGE_SHARDS)):
+        whole = _sum_counts([whole, *block])
+    term = pa.array(whole["term"], pa.large_string()) if not whole.num_rows else whole["term"].chunk(0)
+    df = whole["df"].to_numpy()
+    facts = {"rows": rows, "total_length": total_length}
+    write_folder(folder, {**Vocabulary.arrays(term), "counts": df}, facts, "statistics.json")
+
+
 def _sum_counts(parts: Sequence[pa.Table]) -> pa.Table:
     table = pa.concat_tables(parts)
     if len(parts) > 1:
@@ -196,7 +209,7 @@ def _sum_counts(parts: Sequence[pa.Table]) -> pa.Table:
 def publish_index(folder: Path, shards: Sequence[str], formula: Formula | None = None) -> None:
     """Sum the counts of the named shards of this folder and put them in force, all at once. One caller at a time."""
     folder = Path(folder)
-    opened = [_Shard(folder / name) for name in shards]
+    opened = [Shard(folder / name) for name in shards]
     if not sum(shard.num_rows for shard in opened):
         raise InputError(f"nothing to index in {folder}: the corpus is empty")
     for name, shard in zip(shards, opened):
@@ -208,14 +221,10 @@ def publish_index(folder: Path, shards: Sequence[str], formula: Formula | None =
         [shard.ids for name, shard in zip(shards, opened) if name in known],
         [shard.ids for name, shard in zip(shards, opened) if name not in known],
     )
-    counts = _sum_counts([opened[0].counts()])
-    for at in range(1, len(opened), MERGE_SHARDS):
-        counts = _sum_counts([counts, *(shard.counts() for shard in opened[at : at + MERGE_SHARDS])])
     generation = before.get("generation", 0) + 1
     statistics = f"statistics-{generation:05d}"
     facts = {"rows": sum(s.num_rows for s in opened), "total_length": sum(s.total_length for s in opened)}
-    term, df = counts["term"].chunk(0), counts["df"].to_numpy()
-    write_folder(folder / statistics, {**Vocabulary.arrays(term), "counts": df}, facts, "statistics.json")
+    write_statistics(folder / statistics, (shard.counts() for shard in opened), **facts)
     index = {
         "format": FORMAT,
         "kind": "bm25",
@@ -271,7 +280,9 @@ def _rules(plain: dict[str, Any]) -> WordRules:
 # --------------------------------------------------------------------------------------------------------------- search
 
 
-class _Shard:
+class Shard:
+    """A shard, its arrays mapped."""
+
     def __init__(self, folder: Path) -> None:
         facts = _read_json(folder / "shard.json")
         self.num_rows: int = facts["rows"]
@@ -282,9 +293,17 @@ class _Shard:
         self.starts, self.rows, self.codes = (load_array(folder, name) for name in ("starts", "rows", "codes"))
         self.frequencies, self.lengths = load_array(folder, "frequencies"), load_array(folder, "lengths")
 
-    def counts(self) -> pa.Table:
-        """In how many rows of this shard each of its terms is."""
-        return pa.table({"term": self.vocabulary.terms, "df": np.diff(self.starts)})
+    def counts(self, kept: np.ndarray | None = None) -> pa.Table:
+        """In how many rows of this shard each of its terms is; where some rows are ``kept`` (a mask), in how many of those."""
+        df = np.diff(self.starts)
+        if kept is not None and len(df):
+            df = np.add.reduceat(kept[self.rows], self.starts[:-1], dtype=np.int64)  # no term is without a row
+        return pa.table({"term": self.vocabulary.terms, "df": df}).filter(pa.array(df > 0))
+
+    def length_of(self, kept: np.ndarray) -> int:
+        """The terms of the rows that are kept, each as often as it comes."""
+        is_kept = kept[self.rows]
+        return int(self.frequencies[self.codes[is_kept]].sum())
 
 
 class _Query(NamedTuple):
@@ -304,24 +323,25 @@ class _Query(NamedTuple):
 class Index(OpenShards):
     """An index, or some of its shards, open for search. All arrays are mapped: opening reads next to nothing."""
 
-    def __init__(self, folder: Path, shards: Sequence[int] | None = None, formula: Formula | None = None) -> None:
-        folder = Path(folder)
-        facts = _read_json(folder / "index.json")
-        self.rules = _rules(facts["rules"])
-        self.formula = formula or Formula(**facts["formula"])
+    def __init__(self, shards: Sequence[Shard], statistics: Path, rules: WordRules, formula: Formula) -> None:
+        facts = json.loads((statistics / "statistics.json").read_text())
+        self.rules, self.formula = rules, formula
         self.num_rows: int = facts["rows"]  # of the whole index, also where some shards only are open
-        self.average_length = facts["total_length"] / facts["rows"]
-        self.vocabulary = Vocabulary(folder / facts["statistics"])
-        self.counts = load_array(folder / facts["statistics"], "counts")
-        chosen = range(len(facts["shards"])) if shards is None else shards
-        self.shards = [_Shard(folder / facts["shards"][at]) for at in chosen]
+        self.average_length = facts["total_length"] / max(1, facts["rows"])
+        self.vocabulary = Vocabulary(statistics)
+        self.counts = load_array(statistics, "counts")
+        self.shards = list(shards)
         super().__init__(shard.ids for shard in self.shards)
         self._shares = [self.formula.share(s.frequencies, s.lengths, self.average_length) for s in self.shards]
 
     @classmethod
     def open(cls, folder: Path, shards: Sequence[int] | None = None, formula: Formula | None = None) -> Index:
         """Open all shards, or those of the given numbers, always with the statistics of the whole index."""
-        return cls(folder, shards, formula)
+        folder = Path(folder)
+        facts = _read_json(folder / "index.json")
+        names = facts["shards"] if shards is None else [facts["shards"][at] for at in shards]
+        opened = [Shard(folder / name) for name in names]
+        return cls(opened, folder / facts["statistics"], _rules(facts["rules"]), formula or Formula(**facts["formula"]))
 
     def search(
         self,
@@ -329,8 +349,11 @@ class Index(OpenShards):
         k: int = 10,
         threads: int = 1,
         backend: Backend = "auto",
+        within: np.ndarray | None = None,
     ) -> Hits:
-        """The k best rows of the open shards for each question, a text or a list of terms; ties by sentence id."""
+        """The k best rows of the open shards for each question, a text or a list of terms; ties by sentence id. ``within``: a
+        mask of the rows that are looked at.
+        """
         if k < 1:
             raise InputError(f"search wants k of 1 or more, got {k}")
         if not questions:
@@ -339,7 +362,8 @@ class Index(OpenShards):
         hits = []
         for shard, shares, first_row in zip(self.shards, self._shares, self.first_row):
             here = query.with_terms(shard.vocabulary.find(terms))
-            rows, scores = _search_shard(shard, shares, here, k, threads, backend)
+            allowed = np.zeros(0, bool) if within is None else within[first_row : first_row + shard.num_rows]
+            rows, scores = _search_shard(shard, shares, here, allowed, k, threads, backend)
             hits.append(Hits(np.where(rows >= 0, rows + first_row, -1), scores))
         return hits[0] if len(hits) == 1 else self._merge(hits, k)
 
@@ -389,7 +413,7 @@ def merge_top_k(question: np.ndarray, sentence_id: pa.Array, score: np.ndarray, 
 
 
 def _search_shard(
-    shard: _Shard, shares: np.ndarray, query: _Query, k: int, threads: int, backend: Backend
+    shard: Shard, shares: np.ndarray, query: _Query, allowed: np.ndarray, k: int, threads: int, backend: Backend
 ) -> tuple[np.ndarray, np.ndarray]:
     num_questions = len(query.bounds) - 1
     best = np.full((num_questions, k), -1, np.int64)
@@ -399,7 +423,7 @@ def _search_shard(
     def part(first: int, last: int) -> None:
         search(
             shard.starts, shard.rows, shard.codes, shares, query.bounds, query.terms, query.weights,
-            shard.num_rows, first, last, best, scores,
+            shard.num_rows, allowed, first, last, best, scores,
         )  # fmt: skip
 
     cuts = [num_questions * at // max(1, threads) for at in range(max(1, threads) + 1)]

@@ -19,6 +19,7 @@ from raydist.errors import InputError
 from raydist.records import CANDIDATE_SCHEMA, HIT_SCHEMA
 
 PAIR = ["question_id", "sentence_id"]
+Ranked = dict[str, list[tuple[str, float]]]  # (sentence, score) by question, of one block
 
 
 def hit_table(
@@ -33,6 +34,14 @@ def hit_table(
         pa.array(scores_QK[question, place], pa.float32()),
     ]
     return pa.table(columns, schema=HIT_SCHEMA)
+
+
+def ranked_lists(table: pa.Table, by: str = "score") -> Ranked:
+    """The lists of a table of hits."""
+    lists: Ranked = {}
+    for question, sentence, value in zip(*(table[name].to_pylist() for name in ("question_id", "sentence_id", by))):
+        lists.setdefault(question, []).append((sentence, value))
+    return lists
 
 
 def find_candidates(

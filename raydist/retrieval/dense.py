@@ -21,7 +21,7 @@ Shapes: Q questions, D units of a vector, R rows of a block, K best so far, S st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -112,7 +112,7 @@ def build_shard(folder: Path, ids: Iterable[str], vectors: np.ndarray, settings:
 def publish_index(folder: Path, shards: Sequence[str], encoder: dict[str, Any] | None = None) -> None:
     """Put the named shards of this folder in force, all at once; ``encoder`` says what made the vectors."""
     folder = Path(folder)
-    opened = [_Shard(folder / name) for name in shards]
+    opened = [Shard(folder / name) for name in shards]
     if not sum(shard.num_rows for shard in opened):
         raise InputError(f"nothing to index in {folder}: the corpus is empty")
     for name, shard in zip(shards, opened):
@@ -165,7 +165,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------------------- search
 
 
-class _Shard:
+class Shard:
+    """A shard, its arrays mapped."""
+
     def __init__(self, folder: Path) -> None:
         facts = _read_json(folder / "shard.json")
         self.folder = folder
@@ -184,20 +186,17 @@ class DenseIndex(OpenShards):
 
     def __init__(
         self,
-        folder: Path,
-        shards: Sequence[int] | None = None,
+        shards: Sequence[Shard],
+        facts: Mapping[str, Any],
         *,
         search: DenseSearch | None = None,
         device: str | None = None,
     ) -> None:
-        folder = Path(folder)
-        facts = _read_json(folder / "index.json")
         self.settings = DenseSettings(**facts["settings"])
         self.encoder: dict[str, Any] = facts["encoder"]
         self.num_rows: int = facts["rows"]  # of the whole index, also where some shards only are open
         self.dimension: int = facts["dimension"]
-        chosen = range(len(facts["shards"])) if shards is None else shards
-        self.shards = [_Shard(folder / facts["shards"][at]) for at in chosen]
+        self.shards = list(shards)
         super().__init__(shard.ids for shard in self.shards)
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._dot = compiled(dot_loops) or dot_numpy
@@ -213,12 +212,23 @@ class DenseIndex(OpenShards):
     @classmethod
     def open(cls, folder: Path, shards: Sequence[int] | None = None, **options: Any) -> DenseIndex:
         """Open all shards, or those of the given numbers."""
-        return cls(folder, shards, **options)
+        folder = Path(folder)
+        facts = _read_json(folder / "index.json")
+        names = facts["shards"] if shards is None else [facts["shards"][at] for at in shards]
+        return cls([Shard(folder / name) for name in names], facts, **options)
 
     def search(
-        self, queries: np.ndarray, k: int = 10, *, question_block: int | None = None, row_block: int | None = None
+        self,
+        queries: np.ndarray,
+        k: int = 10,
+        *,
+        question_block: int | None = None,
+        row_block: int | None = None,
+        within: np.ndarray | None = None,
     ) -> Hits:
-        """The k best rows of the open shards for each query vector, best first; ties by sentence id."""
+        """The k best rows of the open shards for each query vector, best first; ties by sentence id. ``within``: a mask of the
+        rows that are looked at (of exact shards).
+        """
         queries = np.ascontiguousarray(queries, np.float32)
         if k < 1:
             raise InputError(f"search wants k of 1 or more, got {k}")
@@ -227,9 +237,14 @@ class DenseIndex(OpenShards):
         if not np.isfinite(queries).all():
             raise InputError(f"query {int(np.flatnonzero(~np.isfinite(queries).all(1))[0])} is not finite")
         hits = Hits(np.full((len(queries), k), -1, np.int64), np.zeros((len(queries), k), np.float32))
-        total = int(self.first_row[-1])
+        kept = None if within is None or within.all() else np.flatnonzero(within)
+        if kept is not None and self._faiss:
+            raise InputError(f"some rows of a dense index of kind {self.settings.kind} cannot be searched; take kind flat")
+        total = int(self.first_row[-1]) if kept is None else len(kept)
+        if not total:
+            return hits
         norms = np.sqrt(np.einsum("qd,qd->q", queries, queries, dtype=np.float64))
-        pending = [(np.arange(len(queries) if total else 0), self._can_be_coarse(norms), k + max(16, k // 8))]
+        pending = [(np.arange(len(queries)), self._can_be_coarse(norms), k + max(16, k // 8))]
         while pending:
             waiting, is_coarse, width = pending.pop()
             default = SMALL_BLOCK if self._keep and len(waiting) >= MANY_QUESTIONS else LARGE_BLOCK
@@ -242,7 +257,7 @@ class DenseIndex(OpenShards):
                 pending += [(part, is_coarse, width) for part in parts]
                 continue
             asked, dtype = queries[waiting], torch.bfloat16 if is_coarse else torch.float32
-            scores, rows = self._propose(asked, room, block, dtype)
+            scores, rows = self._propose(asked, room, block, kept, dtype)
             if self._faiss or room >= total:
                 is_settled = np.ones(len(waiting), bool)
             else:
@@ -269,7 +284,7 @@ class DenseIndex(OpenShards):
         return self._final_scores(np.ascontiguousarray(queries, np.float32), np.asarray(rows, np.int64)[:, None])[:, 0]
 
     def _propose(
-        self, queries: np.ndarray, width: int, block: tuple[int, int], dtype: torch.dtype
+        self, queries: np.ndarray, width: int, block: tuple[int, int], kept: np.ndarray | None, dtype: torch.dtype
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows that are likely the best and their rounded scores, best first, [Q, width]; row -1 where there are fewer."""
         device, threads = torch.device(self.device), torch.get_num_threads()
@@ -279,11 +294,13 @@ class DenseIndex(OpenShards):
         with ThreadPoolExecutor(threads) as pool, torch.autocast(device.type, enabled=False):
             keep = partial(in_threads, pool, threads, self._keep) if self._keep else None
             best = CompiledBest(len(queries), width, dtype, keep) if keep else Best(len(queries), width, device)
-            for first_row, block_RD in self._exact_blocks(block[1]):
+            for first_row, block_RD in self._exact_blocks(block[1], kept):
                 block_RD = block_RD.to(dtype)
                 for start, end in pairwise(bounds):
                     best.add(slice(start, end), queries_QD[start:end] @ block_RD.T, first_row)
         scores, rows = best.in_order()
+        if kept is not None:
+            rows = np.where(rows >= 0, kept[rows], -1)
         for at, index in self._faiss.items():
             found_scores, found = index.search(queries, min(width, self.shards[at].num_rows))
             scores = np.concatenate([scores, np.where(found >= 0, found_scores, -np.inf)], axis=1)
@@ -293,13 +310,22 @@ class DenseIndex(OpenShards):
             scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
         return scores, rows
 
-    def _exact_blocks(self, row_block: int) -> Iterator[tuple[int, Tensor]]:
+    def _exact_blocks(self, row_block: int, kept: np.ndarray | None = None) -> Iterator[tuple[int, Tensor]]:
+        """Vectors, with the number of the first of them: its row, or where some rows are kept its place among those."""
         for at, shard in enumerate(self.shards):
-            if at not in self._faiss:
-                if at not in self._vectors:
-                    self._vectors[at] = self._resident(torch.from_numpy(shard.vectors))
+            if at in self._faiss:
+                continue
+            if at not in self._vectors:
+                self._vectors[at] = self._resident(torch.from_numpy(shard.vectors))
+            vectors = self._vectors[at]
+            if kept is None:
                 for start in range(0, shard.num_rows, row_block):
-                    yield int(self.first_row[at]) + start, self._vectors[at][start : start + row_block].to(self.device)
+                    yield int(self.first_row[at]) + start, vectors[start : start + row_block].to(self.device)
+                continue
+            first, last = np.searchsorted(kept, self.first_row[at : at + 2])
+            for start in range(first, last, row_block):
+                rows = torch.from_numpy(kept[start : min(start + row_block, last)] - self.first_row[at])
+                yield int(start), vectors[rows.to(vectors.device)].to(self.device)
 
     def _resident(self, vectors: Tensor) -> Tensor:
         """On a GPU while the index is open, where they fit and leave as much again free; else as they are, mapped."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from raydist.corpus.sentence_table import SentenceTable
 from raydist.errors import InputError
+from raydist.files.storage import folder_digest
 from raydist.models.folders import model_folder, open_model, tower_folder
 from raydist.models.packed import PackedEncoder, load_for_inference
 from raydist.retrieval.pooling import resolve_pooling
@@ -91,3 +92,13 @@ class TextEncoder:
 def open_encoder(where: Mapping[str, Any], tower: str, **settings: Any) -> TextEncoder:
     """The encoder that is there (``open_model``), or its ``query`` or ``answer`` tower where it has two."""
     return TextEncoder(tower_folder(open_model(where), tower), **settings)
+
+
+def reopen_encoder(facts: Mapping[str, Any], of: str) -> TextEncoder:
+    """The encoder that made an index's vectors, for a "question" or an "answer"; another model in its place is refused."""
+    folder = open_model(facts["where"])
+    if folder_digest(folder) != facts["model"]:
+        raise InputError(f"the model in {folder} is not the one that made this index; index anew with `raydist index`")
+    settings = {"pooling": facts["pooling"], "max_length": facts["lengths"].get(of)}
+    settings |= {"prefix": facts.get("prefixes", {}).get(of, ""), "precision": facts.get("precision", "fp32")}
+    return open_encoder(facts["where"], {"question": "query", "answer": "answer"}[of], **settings)

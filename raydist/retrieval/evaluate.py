@@ -9,23 +9,23 @@ import pyarrow as pa
 
 from raydist.files.stage import encode_table
 from raydist.records import RANKED_SCHEMA
+from raydist.retrieval.candidates import Ranked
 from raydist.retrieval.corpus_stages import Corpus
 from raydist.retrieval.metrics import RetrievalScores, Ties, gold_of, join_scores, score_run, trec_gold, trec_run
 from raydist.runs.run import Run
 from raydist.statistics import bootstrap_interval, paired_bootstrap
 from raydist.terminal import say_table
 
-Ranked = dict[str, list[tuple[str, float]]]  # (sentence, score) by question, of one block
 TESTED = RANKED_SCHEMA.names[2:]  # metrics with an interval, and compared question by question
+COMPARED = [  # beside gold pairs alone, which every method is compared with
+    ("gold_silver_weighted", "gold_silver"),
+    ("hybrid", "bm25"),
+    ("hybrid", "gold_silver_weighted"),
+    ("hybrid", "untrained"),
+    ("hybrid_reranked", "hybrid"),
+    ("hybrid_reranked", "reranked"),
+]
 SHOWN = ("P@1", "P@5", "P@10", "MRR@100")
-
-
-def ranked_lists(table: pa.Table, by: str = "score") -> Ranked:
-    """The lists of a table of hits."""
-    lists: Ranked = {}
-    for question, sentence, value in zip(*(table[name].to_pylist() for name in ("question_id", "sentence_id", by))):
-        lists.setdefault(question, []).append((sentence, value))
-    return lists
 
 
 def reranked(first: Ranked, lists: Ranked, depth: int) -> Ranked:
@@ -55,7 +55,7 @@ def write_scores(run: Run, corpus: Corpus, ranked: Mapping[str, Iterator[Ranked]
         rows.append((method, *(f"{100 * means[metric]:.1f}" for metric in SHOWN)))
     with run.folder.writing(f"ranked/{corpus.name}.qrels") as file:
         for table in gold_tables:
-            file.write(trec_gold(_gold(table)).encode())
+            file.write(trec_gold(gold_lists(table)).encode())
     run.folder.write_bytes(f"ranked/{corpus.name}.parquet", encode_table(pa.concat_tables(by_question.values()), "parquet", {}))
     if samples:
         metrics |= _differences(by_question, f"retrieval.{corpus.name}", samples)
@@ -71,13 +71,14 @@ def _score_method(
     parts = []
     with run.folder.writing(f"ranked/{corpus.name}.{method}.trec") as file:
         for lists, table in zip(blocks, gold_tables, strict=True):
-            gold = _gold(table)
+            gold = gold_lists(table)
             parts.append(score_run(lists, gold, ties=ties))
             file.write(trec_run(lists, ties=ties, gold=gold).encode())
     return join_scores(parts)
 
 
-def _gold(table: pa.Table) -> dict[str, dict[str, int]]:
+def gold_lists(table: pa.Table) -> dict[str, dict[str, int]]:
+    """Relevance by question and sentence."""
     return gold_of(*(table[name].to_pylist() for name in ("question_id", "sentence_id", "relevance")))
 
 
@@ -92,8 +93,8 @@ def _with_intervals(scores: RetrievalScores, name: str, samples: int) -> dict[st
 
 
 def _differences(by_question: Mapping[str, pa.Table], name: str, samples: int) -> dict[str, float]:
-    """How far each method is above gold pairs alone, and weights above none: paired over questions, with interval and p."""
-    pairs = [(method, "gold") for method in by_question if method != "gold"] + [("gold_silver_weighted", "gold_silver")]
+    """How far methods are above others: paired over questions, with interval and p."""
+    pairs = [(method, "gold") for method in by_question if method != "gold"] + COMPARED
     metrics: dict[str, float] = {}
     for method, other in pairs:
         if method not in by_question or other not in by_question:

@@ -25,9 +25,11 @@ from raydist.models.located import Model, NamedModel, StoredModel, tokenizer_dig
 from raydist.records import MINED_SCHEMA, rejected_table
 from raydist.retrieval import searcher
 from raydist.retrieval.calibration import judge_pairs
+from raydist.retrieval.candidates import Ranked, ranked_lists
 from raydist.retrieval.corpus_stages import Corpus, DevQuestions
-from raydist.retrieval.evaluate import Ranked, ranked_lists, reranked, write_scores
+from raydist.retrieval.evaluate import gold_lists, reranked, write_scores
 from raydist.retrieval.foreign import score_foreign
+from raydist.retrieval.fusion import Fusion, tune
 from raydist.retrieval.hits import (
     NEGATIVES_DEPTH,
     Hits,
@@ -40,7 +42,7 @@ from raydist.retrieval.hits import (
     search_dense,
     trained_encoder,
 )
-from raydist.retrieval.index_stages import EncoderModel, TopHits
+from raydist.retrieval.index_stages import EncoderModel, FusedHits, TopHits
 from raydist.retrieval.mining_stages import (
     Candidates,
     CandidateScores,
@@ -450,18 +452,51 @@ def _gold_scores(run: Run, corpus: Corpus, cross_encoder: Run) -> Made:
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 
-def score_methods(run: Run, cross_encoder: Run | None, retrievers: dict[str, Run], corpora: dict[str, Corpus]) -> None:
-    """Every method on every test set: metrics.json, ranked lists in TREC format, a table on the terminal."""
+def score_methods(
+    run: Run,
+    cross_encoder: Run | None,
+    retrievers: dict[str, Run],
+    corpora: dict[str, Corpus],
+    development: Corpus | None = None,
+) -> None:
+    """Every method on every test set: metrics.json, ranked lists in TREC format, a table on the terminal. How two lists become
+    one is chosen on the development questions, where there are some.
+    """
+    encoders = {"untrained": own_encoder(run)} | {method: trained_encoder(other) for method, other in retrievers.items()}
+    best = OWN if OWN in encoders else "untrained"
+    fusion = choose_fusion(run, encoders[best], development)
     for name in run.config.corpus.test:
-        hits = search_untrained(run, corpora[name])
-        for method, encoder in {method: trained_encoder(other) for method, other in retrievers.items()}.items():
-            vectors = index_dense(run, corpora[name], encoder)
-            hits[method] = search_dense(run, corpora[name], vectors, encoder, run.config.retriever.search_depth)
+        corpus, depth = corpora[name], run.config.retriever.search_depth
+        hits = search_untrained(run, corpus)
+        for method, encoder in encoders.items():
+            if method not in hits:
+                hits[method] = search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)
+        hits["hybrid"] = run.make(FusedHits(corpus, hits["bm25"], hits[best], fusion, depth), f"fused hits of {name}")
         ranked: dict[str, Iterator[Ranked]] = {method: map(ranked_lists, made.tables()) for method, made in hits.items()}
-        if cross_encoder and run.config.retriever.rerank and OWN in hits:
-            ranked["reranked"] = _rerank(run, cross_encoder, corpora[name], hits[OWN])
-        write_scores(run, corpora[name], ranked)
+        if cross_encoder and run.config.retriever.rerank:
+            of_own = {"reranked": OWN} if OWN in hits else {}
+            for method, first in (of_own | {"hybrid_reranked": "hybrid"}).items():
+                ranked[method] = _rerank(run, cross_encoder, corpus, hits[first], first)
+        write_scores(run, corpus, ranked)
     trackers.tell_end(run.config, run.folder)
+
+
+def choose_fusion(run: Run, encoder: EncoderModel, development: Corpus | None = None) -> Fusion:
+    """How the lists of BM25 and of an encoder become one: as the config says, or what is best on development questions."""
+    settings, depth = run.config.retriever.fusion, run.config.retriever.search_depth
+    if settings.kind != "auto":
+        return Fusion(settings.kind, settings.dense_weight)
+    if development is None:
+        return Fusion()
+    by_words = search_bm25(run, development, index_bm25(run, development), depth)
+    vectors = index_dense(run, development, encoder)
+    by_vectors = search_dense(run, development, vectors, encoder, depth)
+    words, meaning = (
+        {id: hits for table in made.tables() for id, hits in ranked_lists(table).items()} for made in (by_words, by_vectors)
+    )
+    fusion = tune(words, meaning, gold_lists(development.read("gold")))
+    say(f"hybrid: {fusion.kind}, dense_weight {fusion.dense_weight:g}, by {development.num_questions:,} development questions")
+    return fusion
 
 
 def search_untrained(run: Run, corpus: Corpus) -> dict[str, Made]:
@@ -471,11 +506,12 @@ def search_untrained(run: Run, corpus: Corpus) -> dict[str, Made]:
     return {"bm25": by_words, "untrained": search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)}
 
 
-def _rerank(run: Run, cross_encoder: Run, corpus: Corpus, hits: Made) -> Iterator[Ranked]:
+def _rerank(run: Run, cross_encoder: Run, corpus: Corpus, hits: Made, method: str) -> Iterator[Ranked]:
     """The first hits of each list in the cross-encoder's order, then the rest in theirs; block by block."""
     depth = run.config.retriever.rerank
-    top = run.make(TopHits(corpus, hits, depth), f"top hits of {corpus.name}")
-    scored = run.make(RerankScores(corpus, trained_cross_encoder(run, cross_encoder), top), f"rerank scores of {corpus.name}")
+    of = corpus.name if method == OWN else f"{corpus.name}, {method}"
+    top = run.make(TopHits(corpus, hits, depth), f"top hits of {of}")
+    scored = run.make(RerankScores(corpus, trained_cross_encoder(run, cross_encoder), top), f"rerank scores of {of}")
     return (
         reranked(ranked_lists(first, "logit"), ranked_lists(rest), depth) for first, rest in zip(scored.tables(), hits.tables())
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +19,14 @@ from raydist.files.stage import ASIDE, Line, Made, Part, Stage, Worker
 from raydist.files.storage import Storage
 from raydist.models.folders import tower_folder
 from raydist.models.located import Model
+from raydist.records import HIT_SCHEMA
 from raydist.retrieval import bm25, dense
 from raydist.retrieval.bm25 import Formula, WordRules
-from raydist.retrieval.candidates import hit_table
+from raydist.retrieval.candidates import hit_table, ranked_lists
+from raydist.retrieval.corpus_stages import VERSION, BlockStage, build_into, open_sentences
 from raydist.retrieval.dense import FAISS_FILE, DenseIndex, DenseSearch, DenseSettings
 from raydist.retrieval.encode import TextEncoder
-
-if TYPE_CHECKING:
-    from raydist.retrieval.encode import TextEncoder
-from raydist.retrieval.corpus_stages import VERSION, BlockStage, build_into, open_sentences
+from raydist.retrieval.fusion import Fusion
 
 # --- encoders --------------------------------------------------------------------------------------------------------
 
@@ -245,6 +244,32 @@ class DenseHits(BlockStage):
         def make(questions: pa.Table) -> Part:
             hits = index.search(tower.encode(questions["text"].to_pylist()), self.k)
             return Part(hit_table(questions["question_id"].to_pylist(), hits.rows, hits.scores, index.sentence_ids))
+
+        return make
+
+
+@dataclass(frozen=True)
+class FusedHits(BlockStage):
+    """Hits of BM25 and of vectors -> one list for each question."""
+
+    name: ClassVar[str] = "fused_hits"
+
+    bm25: Made
+    dense: Made
+    fusion: Fusion
+    k: int
+
+    def open(self, worker: Worker) -> Callable[[int], Part]:
+        def make(number: int) -> Part:
+            asked = self.corpus.questions(number)["question_id"].to_pylist()
+            by_words, by_vectors = (ranked_lists(hits.table(number)) for hits in (self.bm25, self.dense))
+            lists = {id: self.fusion.fuse(by_words.get(id, []), by_vectors.get(id, []))[: self.k] for id in asked}
+            rows = [
+                dict(zip(HIT_SCHEMA.names, (id, sentence, rank, score)))
+                for id, hits in lists.items()
+                for rank, (sentence, score) in enumerate(hits, 1)
+            ]
+            return Part(pa.Table.from_pylist(rows, HIT_SCHEMA))
 
         return make
 

@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +21,7 @@ import pyarrow as pa
 from raydist.corpus.sentence_table import SentenceTable, build_sentence_table
 from raydist.errors import InputError
 from raydist.files.shards import new_folder, put_in_force
-from raydist.files.storage import folder_digest
-from raydist.models.folders import open_model
-
-if TYPE_CHECKING:
-    from raydist.retrieval.encode import TextEncoder
+from raydist.retrieval.bm25 import Index, add_rows
 
 
 class Hit(NamedTuple):
@@ -97,12 +93,11 @@ class Searcher:
         self._index: Any
         if self.kind == "dense":
             from raydist.retrieval.dense import DenseIndex
+            from raydist.retrieval.encode import reopen_encoder
 
             self._index = DenseIndex.open(self.folder)
-            self._encode = _encoder(self._index.encoder, "query", "question").encode
+            self._encode = reopen_encoder(self._index.encoder, "question").encode
         else:
-            from raydist.retrieval.bm25 import Index
-
             self._index = Index.open(self.folder)
 
     @overload
@@ -131,18 +126,6 @@ class Searcher:
         return ""
 
 
-def _encoder(about: dict[str, Any], tower: str, length: str) -> TextEncoder:
-    """What made the vectors."""
-    from raydist.retrieval.encode import open_encoder
-
-    folder = open_model(about["where"])
-    if folder_digest(folder) != about["model"]:
-        raise InputError(f"the model in {folder} is not the one that made this index; index anew with `raydist index`")
-    settings = {"pooling": about["pooling"], "max_length": about["lengths"].get(length)}
-    settings |= {"prefix": about.get("prefixes", {}).get(length, ""), "precision": about.get("precision", "fp32")}
-    return open_encoder(about["where"], tower, **settings)
-
-
 def _already(ids: pa.ChunkedArray, table: SentenceTable) -> list[str]:
     return ids.filter(pa.array(table.find(ids) >= 0)).to_pylist()
 
@@ -159,14 +142,13 @@ def add_sentences(folder: Path | str, sentences: pa.Table, passages: Iterable[pa
     rows = np.arange(len(table))
     ids = table.ids(rows).to_pylist()
     if searcher.kind == "bm25":
-        from raydist.retrieval.bm25 import add_rows
-
         add_rows(folder, ids, table.texts(rows).to_pylist())
         return len(ids)
     from raydist.retrieval.dense import build_shard, publish_index
+    from raydist.retrieval.encode import reopen_encoder
 
     facts = json.loads((folder / "index.json").read_text())
-    encoder = _encoder(facts["encoder"], "answer", "answer")
+    encoder = reopen_encoder(facts["encoder"], "answer")
     vectors = encoder.encode_sentences(table, rows, context=facts["encoder"]["context"])
     name = f"shard-{len(facts['shards']):05d}"
     build_shard(folder / name, ids, vectors, searcher._index.settings)

@@ -60,7 +60,7 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
     from raydist.retrieval.metrics import read_trec_gold, read_trec_run, score_run
 
     metrics = finished.folder.read_json("metrics.json")
-    for method in ("bm25", "untrained", "gold", "gold_silver", "gold_silver_weighted", "reranked"):
+    for method in ("bm25", "untrained", "gold", "gold_silver", "gold_silver_weighted", "reranked", "hybrid", "hybrid_reranked"):
         for metric in ("P@1", "P@5", "P@10", "MRR@100", "recall@100", "nDCG@10"):
             assert 0 <= metrics[f"retrieval.sample.{method}.{metric}"] <= 1
     assert metrics["retrieval.sample.bm25.P@10"] > 0.3
@@ -116,6 +116,14 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
     assert before != after
     for metric in ("P@5", "P@10"):  # the depth is 5: the same sentences in another order
         assert metrics[f"retrieval.sample.reranked.{metric}"] == metrics[f"retrieval.sample.gold_silver_weighted.{metric}"]
+        assert metrics[f"retrieval.sample.hybrid_reranked.{metric}"] == metrics[f"retrieval.sample.hybrid.{metric}"]
+    words, vectors, hybrid = (
+        read_trec_run(Path(finished.folder.path("ranked", f"sample.{of}.trec")))
+        for of in ("bm25", "gold_silver_weighted", "hybrid")
+    )
+    for question, listed in hybrid.items():
+        assert {id for id, _ in listed} <= {id for lists in (words, vectors) for id, _ in lists.get(question, [])}
+    assert "retrieval.sample.hybrid.MRR@100.minus_bm25.p" in metrics
 
 
 def test_the_cross_encoder_is_judged_beside_the_encoder_on_the_same_pairs(finished):

@@ -66,8 +66,8 @@ OF_A_TRIAL = (  # what trials have of their own
     *("retriever.towers", "retriever.loss", "retriever.objective", "retriever.normalise", "retriever.scale"),
     "retriever.temperature",
     *("retriever.mask_known_positives", "retriever.bucket_by_length", "retriever.chunk_rows", "retriever.cached"),
-    *("retriever.variants", "retriever.rerank", "retriever.dev_sentences"),
-    "documents.",  # of no task that has trials
+    *("retriever.variants", "retriever.rerank", "retriever.dev_sentences", "retriever.fusion."),
+    *("documents.", "library."),  # of no task that has trials
 )
 
 

@@ -549,3 +549,24 @@ def test_wrong_input_is_named(corpus, tmp_path):
     (tmp_path / "f" / "index.json").write_text(json.dumps({"kind": "bm25", "format": 1}))
     with pytest.raises(InputError, match="of kind bm25"):
         DenseIndex.open(tmp_path / "f")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.7, 1.0])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_search_within_some_rows_is_that_of_an_index_of_these_alone(tmp_path, share, shards):
+    rng = np.random.default_rng(5)
+    vectors = rng.integers(-2, 3, (400, 16)).astype(np.float32)  # many ties
+    ids = [f"s{number:04d}" for number in range(len(vectors))]
+    build_index(tmp_path / "all", ids, vectors, shards)
+    within = rng.random(len(vectors)) < share
+    queries = rng.integers(-2, 3, (70, 16)).astype(np.float32)
+    whole = DenseIndex.open(tmp_path / "all", device="cpu")
+    found = whole.search(queries, 20, within=within, row_block=64)
+    if not within.any():
+        assert (found.rows == -1).all()
+        return
+    build_index(tmp_path / "some", np.array(ids)[within].tolist(), vectors[within])
+    alone = DenseIndex.open(tmp_path / "some", device="cpu")
+    wanted = alone.search(queries, 20)
+    assert (found.scores == wanted.scores).all()
+    assert whole.sentence_ids(found.rows[found.rows >= 0]) == alone.sentence_ids(wanted.rows[wanted.rows >= 0])

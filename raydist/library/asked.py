@@ -1,0 +1,60 @@
+"""An index that is asked on the command line: of documents, or of sentences."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import cast
+
+from raydist.errors import InputError
+from raydist.files.storage import Storage
+from raydist.library.library import Found, Kind, Library, is_library_at
+from raydist.retrieval.searcher import Hit, Searcher
+
+SHOWN = 300  # characters of a passage
+
+
+def search_index(
+    index: str,
+    question: str,
+    k: int,
+    as_json: bool,
+    *,
+    kind: str | None = None,
+    where: str | None = None,
+    rerank: int = 0,
+    cross_encoder: str | None = None,
+) -> str:
+    """What a search found, as text or JSON."""
+    found: list[Found | Hit]
+    if is_library_at(Storage(index)):
+        library = Library.open(index, cross_encoder=cross_encoder)
+        found = [*library.search(question, k, kind=cast(Kind, kind), where=where, rerank=rerank)]
+    elif kind or where or rerank or cross_encoder:
+        raise InputError(f"{index} is no index of documents: --kind, --where and --rerank are for those")
+    else:
+        found = [*Searcher(index).search(question, k)]
+    if as_json:
+        plain = [asdict(hit) if isinstance(hit, Found) else hit._asdict() for hit in found]
+        return json.dumps(plain, ensure_ascii=False, indent=1, default=str)
+    return "\n".join(_shown(rank, hit) for rank, hit in enumerate(found, 1))
+
+
+def _shown(rank: int, hit: Found | Hit) -> str:
+    if isinstance(hit, Hit):
+        return printable(f"{rank:3}  {hit.score:9.4f}  {hit.sentence_id}  {hit.text}")
+    text = hit.text if len(hit.text) <= SHOWN else hit.text[:SHOWN].rsplit(" ", 1)[0] + " ..."
+    return f"{rank:3}  {hit.score:9.4f}  {printable(source_line(hit))}\n     {printable(text)}"
+
+
+def source_line(hit: Found) -> str:
+    """Where a passage stands: `docs/cluster.md > Storage, line 41`, `report.pdf, page 7`."""
+    place = " > ".join([hit.document_id, *hit.headings])
+    if hit.page is not None:
+        return f"{place}, page {hit.page}"
+    return place if hit.line is None else f"{place}, line {hit.line}"
+
+
+def printable(text: str) -> str:
+    """Text of documents on one line, without control characters: a terminal would obey them."""
+    return "".join(c if c.isprintable() else " " for c in text)
