@@ -1,4 +1,4 @@
-"""The commands that every task has: each calls the task's own flow, `reader/flow.py` or `retrieval/flow.py`."""
+"""The commands that every task has: each calls the task's own flow, `reader/flow.py`, `retrieval/flow.py` or `asking/flow.py`."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ def flow_of(config: Config) -> Flow:
         from raydist.reader import flow as reader_flow
 
         return reader_flow
+    if config.task == "documents":
+        from raydist.asking import flow as asking_flow
+
+        return asking_flow
     from raydist.retrieval import flow as retrieval_flow
 
     return retrieval_flow

@@ -12,7 +12,7 @@ from raydist.config.section import Affects, Section
 
 # sections with the settings of the model that a task trains; `cross_encoder` has those of another run
 OF_THE_MODEL = ("seed", "model", "train", "optim")
-OF_THE_TASK = {"reader": ("objectives", "predict"), "retriever": ("retriever",), "cross_encoder": ()}
+OF_THE_TASK = {"reader": ("objectives", "predict"), "retriever": ("retriever",), "cross_encoder": (), "documents": ()}
 # weights trained before there was such a key are known without it
 NOT_AT_ITS_DEFAULT = ("predict.precision",)
 # what trials share, but their cross-encoders do not depend on: gold pairs and negatives train it, at a depth of their own

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
+from raydist.config.asking import AskingConfig
 from raydist.config.machine import ClusterConfig, TrackConfig
 from raydist.config.objectives import ObjectivesConfig
 from raydist.config.reader import DataConfig, EvaluateConfig, PredictConfig, SourceConfig
@@ -16,6 +17,7 @@ from raydist.config.training import ModelConfig, OptimConfig, SweepConfig, Train
 
 READER = ("reader",)
 RETRIEVAL = ("retriever", "cross_encoder")
+DOCUMENTS = ("documents",)
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$"
 
 
@@ -23,7 +25,7 @@ class Config(Section):
     """Everything a run is made of; the same for every command."""
 
     name: str = key("reader", "Name of the run and its folder; slashes are folders", NOTHING, pattern=NAME)
-    task: Literal["reader", "retriever", "cross_encoder"] = key("reader", "What is trained", ROWS)
+    task: Literal["reader", "retriever", "cross_encoder", "documents"] = key("reader", "What the run is about", ROWS)
     storage: str = key("runs", "Folder of all runs, or a URI that pyarrow opens (s3://, gs://, hdfs://)", NOTHING)
     seed: int = key(0, "Seed of all draws: initial weights, order of rows, dropout, negatives", WEIGHTS, shared=True, ge=0)
     data: DataConfig = section(DataConfig(), "Data sets of a reader and how they are cut into windows", shared=True)
@@ -40,6 +42,7 @@ class Config(Section):
         CrossEncoderConfig(), "Supervisor that scores candidates", shared=True, tasks=RETRIEVAL
     )
     retriever: RetrieverConfig = section(RetrieverConfig(), "Dual encoder and its loss", tasks=RETRIEVAL)
+    asking: AskingConfig = section(AskingConfig(), "Questions about documents", tasks=DOCUMENTS)
     cluster: ClusterConfig = section(ClusterConfig(), "Where the work runs")
     track: TrackConfig = section(TrackConfig(), "Trackers that a training is logged to")
     sweep: SweepConfig | None = key(None, "Trials of this config, for `raydist sweep`", NOTHING)

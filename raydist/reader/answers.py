@@ -122,13 +122,14 @@ class Reader:
     ['Answer', 'Answer']
     """
 
-    def __init__(self, model: SpanReader, tokenizer: Any, settings: ReadingSettings | None = None) -> None:
-
+    def __init__(
+        self, model: SpanReader, tokenizer: Any, settings: ReadingSettings | None = None, folder: Path | None = None
+    ) -> None:
         longest = longest_input(model.config)
         settings = settings or ReadingSettings().within(longest)
         if longest is not None and settings.max_length > longest:
             raise InputError(f"max_length is {settings.max_length}, and the model has {longest} positions: lower it")
-        self.model, self.tokenizer, self.settings = model.eval(), tokenizer, settings
+        self.model, self.tokenizer, self.settings, self.folder = model.eval(), tokenizer, settings, folder
 
     @classmethod
     def load(cls, name: Path | str, *, device: str | None = None, **settings: Any) -> Reader:
@@ -141,8 +142,8 @@ class Reader:
         folder, of_run = _locate(name)
         model, tokenizer = load_for_inference("AutoModelForQuestionAnswering", folder, device)
         check_span_head(model, folder)
-        reader = cls(SpanReader(model), tokenizer, of_run)
-        return cls(reader.model, tokenizer, _changed(reader.settings, settings)) if settings else reader
+        reader = cls(SpanReader(model), tokenizer, of_run, folder)
+        return cls(reader.model, tokenizer, _changed(reader.settings, settings), folder) if settings else reader
 
     def ask(self, question: str, passage: str, *, n_best: int = 1) -> Answer:
         """The answer to a question in a passage of any length, and the `n_best` best spans."""
