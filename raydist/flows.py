@@ -1,4 +1,4 @@
-"""The commands that every task has: each calls the task's own flow, `reader/flow.py`, `retrieval/flow.py` or `asking/flow.py`."""
+"""The commands that every task has: each calls the task's own flow, such as `reader/flow.py`."""
 
 from __future__ import annotations
 

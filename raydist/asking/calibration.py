@@ -19,7 +19,7 @@ from raydist.asking.merge import FEATURES
 from raydist.errors import InputError
 
 FORMAT = 1
-PENALTY = 1e-3  # on squared weights, of standardised features, as a share of the mean loss: what says nothing weighs nothing
+PENALTY = 1e-4  # on squared weights, of standardised features, as a share of the mean loss: what says nothing weighs nothing
 STEPS = 100
 LEAST_QUESTIONS = 20
 CURVE_POINTS = 200

@@ -29,9 +29,7 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
 
 
 def train(run: Run, *, fresh: bool = False) -> None:
-    raise InputError(
-        "documents are indexed and asked, not trained on: `raydist index`, then `raydist ask` or `raydist evaluate`"
-    )
+    raise InputError("there is nothing to train with documents: take `raydist index`, then `raydist ask` or `raydist evaluate`")
 
 
 def evaluate(run: Run, library: Retriever | None = None) -> dict[str, dict[str, Any]]:

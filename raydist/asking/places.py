@@ -17,6 +17,7 @@ from raydist.config.asking import AskingConfig
 from raydist.errors import InputError
 
 CALIBRATION = "asking/calibration.json"  # in a run's folder
+A_READER = "{} is a reader: give it a text (--passage FILE), or take it for an index of documents (--reader)"
 SAMPLES, SAMPLE_BYTES = 16, 1 << 12
 
 
@@ -35,15 +36,20 @@ class Places:
 def find_places(library: Path | str) -> Places:
     """Of the run that a library is in; of a library without a run nothing is known."""
     folder = Path(library).expanduser()
+    if (folder / "config.json").is_file():
+        raise InputError(A_READER.format(folder))
     run = next((place for place in (folder, folder.absolute().parent) if (place / "config.yaml").is_file()), None)
     if run is None:
         return Places()
     try:
         found = yaml.load((run / "config.yaml").read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         asking = AskingConfig.model_validate((found or {}).get("asking") or {})
+        task = (found or {}).get("task")
     except (yaml.YAMLError, ValueError, AttributeError) as error:
         why = " ".join(str(error).split())[:200]
         raise InputError(f"{run}/config.yaml: its section asking cannot be read ({why})") from None
+    if task in (None, "reader"):
+        raise InputError(A_READER.format(run))
     calibration = Path(asking.calibration).expanduser() if asking.calibration else run / CALIBRATION
     settings = {"kind": asking.kind, "k": asking.k, "depth": asking.depth}
     return Places(asking.reader, asking.cross_encoder, calibration, asking.precision, asking.threshold, settings)

@@ -59,7 +59,7 @@ def hold_session(asker: Asker, showing: Showing) -> None:
 
 
 def answer_lines(asker: Asker, showing: Showing) -> None:
-    """For each question of a pipe one line: JSON, or the answer, a tab and its place; a line without text where it is not found."""
+    """For each question of a pipe one line: JSON, or the answer, a tab and its place; an empty line where it is not found."""
     for question in filter(None, map(str.strip, sys.stdin)):
         reply = asker.ask(question, where=showing.where)
         print(reply_json(reply, n_best=showing.n_best) if showing.as_json else one_line(reply), flush=True)

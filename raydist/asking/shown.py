@@ -13,6 +13,7 @@ from raydist.asking.merge import Candidate
 from raydist.asking.retriever import Passage
 
 AROUND = 240  # characters shown before and after an answer
+TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")  # the order of what follows
 MARKS = {True: ("\x1b[1;7m", "\x1b[0m"), False: ("[[", "]]")}  # on a terminal, and elsewhere
 
 
@@ -65,7 +66,7 @@ def plain(text: str) -> str:
 
 
 def _is_shown(char: str) -> bool:
-    return unicodedata.category(char) not in ("Cc", "Cs", "Co", "Cn") and not "\u202a" <= char <= "\u202e" and char != "\ufeff"
+    return unicodedata.category(char) not in ("Cc", "Cs", "Co", "Cn") and char not in TURNING
 
 
 # --- for programs ----------------------------------------------------------------------------------------------------

@@ -26,8 +26,7 @@ class AskingConfig(Section):
     depth: int = key(30, "Passages that the cross-encoder ranks anew", SCORES, unit="passages", later=True, ge=1)
     questions: Annotated[dict[str, list[str]], BeforeValidator(_files_by_name)] = key(
         {},
-        "Files of questions by name: SQuAD-shaped, or JSON Lines {question, answers, document}; `dev` fits the calibration, "
-        "the others judge",
+        "Files of questions by name, SQuAD-shaped or JSON Lines; those called dev fit the calibration",
         ROWS,
         shared=False,
         later=True,
@@ -37,7 +36,7 @@ class AskingConfig(Section):
     )
     precision: float | None = key(
         None,
-        "Share of given answers that are to be right: the rest is withheld; null: what is more likely wrong than right is",
+        "Share of given answers that is to be right, the rest withheld; null: withhold what is more likely wrong",
         SCORES,
         later=True,
         gt=0,
