@@ -37,8 +37,7 @@ from raydist.asking.questions import Question
 from raydist.reader.answers import AnswerSpan
 from raydist.reader.metrics import squad_scores
 
-DEPTH = 20  # passages that are found, and ranked anew
-K = 10  # passages that are read
+DEPTH = 20  # passages that are found
 AT_K = (1, 5, 10, 20)
 METHODS = {"bm25": False, "dense": False, "hybrid": False, "hybrid, re-ranked": True}  # and whether ranked anew
 PRECISIONS = (0.6, 0.7, 0.8)
@@ -292,7 +291,7 @@ def rows(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], dict[s
         def make(kind: str, rerank: bool, sets: Any = sets, libraries: list[Paragraphs] = libraries) -> dict[str, Any]:
             libraries += [] if libraries else [Paragraphs(each.paragraphs, encoder) for each in sets]
             models: dict[str, Any] = {"reader": reader, "cross_encoder": scorer if rerank else None}
-            asker = Asker(libraries[1], **models, kind=kind, k=K, depth=DEPTH)
+            asker = Asker(libraries[1], **models, kind=kind, k=options.k, depth=options.depth)
             return score_method(asker, sets[0], libraries[0], sets[1])
 
         for name, rerank in METHODS.items():
@@ -309,6 +308,8 @@ def main() -> None:
     parser.add_argument("--questions", type=int, help="of dev-A; default: all")
     parser.add_argument("--articles", type=int, default=24, help="of the training set, for the calibration")
     parser.add_argument("--calibrate", type=int, default=1500, help="questions of these")
+    parser.add_argument("--k", type=int, default=10, help="passages that are read")
+    parser.add_argument("--depth", type=int, default=20, help="passages that are ranked anew")
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--pairs", help="write tables for a cross-encoder into this folder, and end")
     parser.add_argument("--pair-articles", type=int, default=40)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from raydist.api import run as run
     from raydist.api import train as train
     from raydist.asking.asker import Asker as Asker
-    from raydist.asking.asker import Reply as Reply
     from raydist.errors import InputError as InputError
     from raydist.models.folders import model_folder as model_folder
     from raydist.objectives.answer_contrast import AnswerContrast as AnswerContrast
@@ -63,7 +62,6 @@ PUBLIC = {
     "Reader": "raydist.reader.answers",
     "Answer": "raydist.reader.answers",
     "Asker": "raydist.asking.asker",
-    "Reply": "raydist.asking.asker",
     "Searcher": "raydist.retrieval.searcher",
     "BM25": "raydist.retrieval.bm25_texts",
     "TextEncoder": "raydist.retrieval.encode",

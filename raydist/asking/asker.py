@@ -37,13 +37,6 @@ class Reply:
     With a calibration, `probability` is how often such an answer is right, and `answered` is false where it is below the
     threshold: "not in these documents". Without one it is a share of the reader's own scores, and every answer is given. `text`
     is the best answer even where `answered` is false, and empty where no passage was found.
-
-    >>> import raydist
-    >>> reply = raydist.Asker.open(Library(), reader="runs/bridges").ask("Who built the bridge?")
-    >>> reply.source.text[reply.start : reply.end] == reply.text
-    True
-    >>> reply.answered, reply.calibrated, sorted(reply.seconds)
-    (True, False, ['read', 'rerank', 'retrieve'])
     """
 
     question: str
@@ -78,13 +71,20 @@ class Gathered:
 class Asker:
     """A library, a reader and maybe a cross-encoder, ready for questions.
 
-    >>> import raydist
-    >>> asker = raydist.Asker.open(Library(), reader="runs/bridges", k=5)     # a run, its index, or any object that searches
-    >>> asker.ask("Who built the bridge?").source.document_id
-    'bridges.md'
-    >>> replies = asker.ask(["Who built it?", "When did it fall?"])           # together, which takes less time
-    >>> [reply.question for reply in replies]
-    ['Who built it?', 'When did it fall?']
+    >>> import raydist, types
+    >>> passage = types.SimpleNamespace(passage_id="bridges.md#0", document_id="bridges.md", scores={"bm25": 2.5})
+    >>> passage.text = "Mina Orlov built the bridge in 1894."
+    >>> class Bridges:                                     # a run or its index may stand for it; so may anything that searches
+    ...     def search(self, questions, k=10, *, kind=None, where=None):
+    ...         return [[passage] for _ in questions]
+    >>> asker = raydist.Asker.open(Bridges(), reader="runs/bridges")
+    >>> reply = asker.ask("Who built the bridge?")
+    >>> reply.source.document_id, reply.source.text[reply.start : reply.end] == reply.text
+    ('bridges.md', True)
+    >>> reply.answered, reply.calibrated, sorted(reply.seconds)                 # without a calibration every answer is given
+    (True, False, ['read', 'rerank', 'retrieve'])
+    >>> [reply.question for reply in asker.ask(["Who built it?", "When?"])]     # together, which takes less time
+    ['Who built it?', 'When?']
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Asker:
         *,
         cross_encoder: CrossScorer | None = None,
         calibration: Calibration | None = None,
-        kind: str = USUAL.kind,
+        kind: str | None = USUAL.kind,
         k: int = USUAL.k,
         depth: int = USUAL.depth,
         precision: float | None = None,
@@ -168,7 +168,7 @@ class Asker:
         """What a calibration holds for."""
         models = {"reader": self.reader.folder, "cross_encoder": self.cross_encoder and self.cross_encoder.folder}
         digests = {name: weights_digest(folder) if folder else "" for name, folder in models.items()}
-        return digests | {"kind": self.kind, "k": str(self.k)}
+        return digests | {"kind": self.kind or getattr(self.library, "kinds", ("",))[0], "k": str(self.k)}
 
     # --- asking ------------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class Retriever(Protocol):
     """Finds passages."""
 
     def search(
-        self, questions: Sequence[str], k: int = 10, *, kind: str = "hybrid", where: str | None = None
+        self, questions: Sequence[str], k: int = 10, *, kind: str | None = None, where: str | None = None
     ) -> Sequence[Sequence[Any]]:
-        """The k best passages for each question, best first."""
+        """The k best passages for each question, best first; without a kind, in the library's own way."""
         ...

@@ -21,7 +21,9 @@ class AskingConfig(Section):
     cross_encoder: str | None = key(
         None, "Cross-encoder that ranks passages anew: a model's folder, or a Hugging Face name; null: none", SCORES, later=True
     )
-    kind: Literal["hybrid", "bm25", "dense"] = key("hybrid", "How passages are found", SCORES, later=True)
+    kind: Literal["hybrid", "bm25", "dense"] | None = key(
+        None, "How passages are found; null: hybrid, or bm25 where the library has no vectors", SCORES, later=True
+    )
     k: int = key(10, "Passages that are read for a question", SCORES, unit="passages", later=True, ge=1)
     depth: int = key(30, "Passages that the cross-encoder ranks anew", SCORES, unit="passages", later=True, ge=1)
     questions: Annotated[dict[str, list[str]], BeforeValidator(_files_by_name)] = key(

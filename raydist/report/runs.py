@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 import yaml
 
 from raydist.errors import InputError
-from raydist.records import EVALUATION_SCHEMA, MINED_EXAMPLE_SCHEMA, RANKED_SCHEMA, REJECTED_SCHEMA
+from raydist.records import ASKED_SCHEMA, EVALUATION_SCHEMA, MINED_EXAMPLE_SCHEMA, RANKED_SCHEMA, REJECTED_SCHEMA
 
+OF_READERS = (None, "reader", "documents")  # tasks whose answers are spans
 NOT_SCORES = {"loss", "weighted", "rows"}  # first parts of step keys that speak of training
 
 
@@ -39,6 +40,7 @@ class Run:
     traces: dict[str, dict[str, Any]] = field(default_factory=dict)  # trace/*.json by name
     base: Run | None = None  # the reader that made this run's n-best sets, with its final scores alone
     ranked: dict[str, pa.Table] = field(default_factory=dict)  # ranked/*.parquet by test set
+    asked: dict[str, pa.Table] = field(default_factory=dict)  # asking/*.parquet by set
     mined: dict[str, Any] = field(default_factory=dict)  # mining/yield.json
     mined_examples: pa.Table | None = None
     cross_encoder: dict[str, Any] = field(default_factory=dict)  # its scores
@@ -76,7 +78,7 @@ class Run:
         by_set: dict[str, dict[str, Any]] = defaultdict(dict)
         for key, value in self.metrics.items():
             test_set, dot, measure = key.partition(".")
-            if dot and test_set not in ("train", "retrieval"):
+            if dot and test_set not in ("train", "retrieval", "asking"):
                 by_set[test_set][measure] = value
         return dict(by_set)
 
@@ -118,7 +120,7 @@ def load_run(path: Path) -> Run:
     }
     for name, (read, what) in reads.items():
         if not (path / name).exists():
-            if name != "evaluation" or run.setting("task") in (None, "reader"):  # other tasks predict no spans
+            if _is_expected(name, run.setting("task")):
                 run.missing.append(f"{name} ({what})")
             continue
         try:
@@ -129,6 +131,7 @@ def load_run(path: Path) -> Run:
         "trace": _read_traces,
         "base.json": _read_base,
         "ranked": _read_ranked,
+        "asking": _read_asked,
         "mining/yield.json": _read_yield,
         "mining/examples.parquet": _read_mined_examples,
         "cross_encoder/metrics.json": _read_cross_encoder,
@@ -147,6 +150,12 @@ def load_run(path: Path) -> Run:
     tables = [_read_table(run, file, REJECTED_SCHEMA) for file in sorted((path / "rejected").glob("*.parquet"))]
     run.rejected = pa.concat_tables([table for table in tables if table is not None] or [REJECTED_SCHEMA.empty_table()])
     return run
+
+
+def _is_expected(name: str, task: object) -> bool:
+    if name == "evaluation":
+        return task in OF_READERS
+    return task != "documents" or name not in ("metrics.jsonl", "stages.json")  # nothing is trained
 
 
 def _read_config(run: Run, file: Path) -> None:
@@ -220,6 +229,13 @@ def _read_ranked(run: Run, folder: Path) -> None:
         table = _read_table(run, file, RANKED_SCHEMA)
         if table is not None:
             run.ranked[file.stem] = table
+
+
+def _read_asked(run: Run, folder: Path) -> None:
+    for file in sorted(folder.glob("*.parquet")):
+        table = _read_table(run, file, ASKED_SCHEMA)
+        if table is not None:
+            run.asked[file.stem] = table
 
 
 def _read_yield(run: Run, file: Path) -> None:

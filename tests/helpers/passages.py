@@ -39,7 +39,7 @@ class InMemory:
         self.index = BM25([passage.text for passage in passages])
 
     def search(
-        self, questions: Sequence[str], k: int = 10, *, kind: str = "hybrid", where: str | None = None
+        self, questions: Sequence[str], k: int = 10, *, kind: str | None = None, where: str | None = None
     ) -> list[list[Found]]:
         lists = self.index.search(list(questions), len(self.passages))
         return [[found for found in map(self._found, hits) if where in (None, found.document_id)][:k] for hits in lists]
