@@ -20,6 +20,7 @@ from raydist.asking.merge import Candidate, feature_table, merge_spans
 from raydist.asking.places import Places, find_places, open_library, weights_digest
 from raydist.asking.retriever import Passage, Retriever
 from raydist.config.asking import AskingConfig
+from raydist.cores import bf16_instructions
 from raydist.errors import InputError
 from raydist.reader.answers import Reader
 from raydist.retrieval.scoring import CrossScorer
@@ -120,13 +121,15 @@ class Asker:
         calibration: Path | str | Calibration | None = None,
         precision: float | None = None,
         threshold: float | None = None,
+        products: str | None = None,
         **settings: Any,
     ) -> Self:
         """The library of a run (its folder, or that of its index), with what the run's config says of `asking`.
 
         What is given here takes its place: a reader or cross-encoder (a run, a model's folder, a Hugging Face name), a
-        calibration, `precision` or `threshold`, `kind`, `k`, `depth`. The run's own calibration is used where it was made with
-        the same models and settings.
+        calibration, `precision` or `threshold`, `kind`, `k`, `depth`; and `products`, the precision of what the models compute:
+        fp32, bf16, or auto (bf16 where the processor has it). The run's own calibration is used where it was made with the same
+        models and settings.
         """
         places = find_places(library) if isinstance(library, str | Path) else Places()
         if unknown := set(settings) - set(SETTINGS):
@@ -139,7 +142,8 @@ class Asker:
                 "asking.reader in the run's config"
             )
         searched = open_library(library) if isinstance(library, str | Path) else library
-        asker = cls(searched, _reader(reader), cross_encoder=_cross_encoder(cross_encoder or places.cross_encoder), **settings)
+        scorer, how = cross_encoder or places.cross_encoder, _products(products or places.products)
+        asker = cls(searched, _reader(reader, how), cross_encoder=_cross_encoder(scorer, how), **settings)
         found, note = _find_calibration(calibration, places, asker)
         if precision is None and threshold is None:
             precision, threshold = (places.precision, places.threshold) if found else (None, None)
@@ -264,12 +268,20 @@ def rank_anew(scorer: CrossScorer, questions: Sequence[str], found: Sequence[Seq
 # --- models and calibration ------------------------------------------------------------------------------------------
 
 
-def _reader(reader: Path | str | Reader) -> Reader:
-    return Reader.load(reader) if isinstance(reader, str | Path) else reader
+def _products(wanted: str) -> str:
+    if wanted == "auto":
+        return "bf16" if bf16_instructions() else "fp32"
+    if wanted not in ("fp32", "bf16"):
+        raise InputError(f"products is {wanted!r}; wanted auto, fp32 or bf16")
+    return wanted
 
 
-def _cross_encoder(scorer: Path | str | CrossScorer | None) -> CrossScorer | None:
-    return CrossScorer(scorer) if isinstance(scorer, str | Path) else scorer
+def _reader(reader: Path | str | Reader, precision: str) -> Reader:
+    return Reader.load(reader, precision=precision) if isinstance(reader, str | Path) else reader
+
+
+def _cross_encoder(scorer: Path | str | CrossScorer | None, precision: str) -> CrossScorer | None:
+    return CrossScorer(scorer, precision=precision) if isinstance(scorer, str | Path) else scorer
 
 
 def _threshold(calibration: Calibration | None, precision: float | None, threshold: float | None) -> float:

@@ -54,7 +54,7 @@ def evaluate(run: Run, library: Retriever | None = None) -> dict[str, dict[str, 
 def open_asker(run: Run, library: Retriever) -> Asker:
     """As the run's config says. With a set `dev`, the calibration is made of it, and none is taken."""
     config = run.config.asking
-    settings = {name: getattr(config, name) for name in ("kind", "k", "depth")}
+    settings = {name: getattr(config, name) for name in ("kind", "k", "depth", "products")}
     if DEV not in config.questions and config.calibration:
         settings |= {"calibration": config.calibration, "precision": config.precision, "threshold": config.threshold}
     return Asker.open(library, reader=config.reader, cross_encoder=config.cross_encoder, **settings)

@@ -30,6 +30,7 @@ class Places:
     calibration: Path | None = None
     precision: float | None = None
     threshold: float | None = None
+    products: str = AskingConfig().products
     settings: Mapping[str, Any] = field(default_factory=dict)  # others of an Asker
 
 
@@ -52,7 +53,9 @@ def find_places(library: Path | str) -> Places:
         raise InputError(A_READER.format(run))
     calibration = Path(asking.calibration).expanduser() if asking.calibration else run / CALIBRATION
     settings = {"kind": asking.kind, "k": asking.k, "depth": asking.depth}
-    return Places(asking.reader, asking.cross_encoder, calibration, asking.precision, asking.threshold, settings)
+    return Places(
+        asking.reader, asking.cross_encoder, calibration, asking.precision, asking.threshold, asking.products, settings
+    )
 
 
 def open_library(folder: Path | str) -> Retriever:

@@ -47,6 +47,9 @@ class AskingConfig(Section):
     threshold: float | None = key(
         None, "Probability below which an answer is withheld; null: by asking.precision", SCORES, later=True, ge=0, le=1
     )
+    products: Literal["auto", "fp32", "bf16"] = key(
+        "auto", "Precision of the models' products; auto: bf16 where the processor has it", SCORES, later=True
+    )
     block: int = key(64, "Questions that are asked together in an evaluation", NOTHING, unit="questions", later=True, ge=1)
 
     def _problems(self) -> Iterator[str]:

@@ -147,3 +147,14 @@ def test_the_folder_of_a_reader_is_no_index(reader, tmp_path):
     for folder in (tmp_path, reader.folder):
         with pytest.raises(InputError, match=r"is a reader: give it a text \(--passage FILE\), or take it for an index"):
             Asker.open(folder, reader=reader)
+
+
+def test_models_compute_in_bf16_where_the_processor_has_it_unless_told(reader, monkeypatch):
+    monkeypatch.setattr("raydist.asking.asker.bf16_instructions", lambda: "avx512_bf16")
+    name = str(reader.folder)
+    assert Asker.open(InMemory(), reader=name).reader.settings.precision == "bf16"
+    assert Asker.open(InMemory(), reader=name, products="fp32").reader.settings.precision == "fp32"
+    monkeypatch.setattr("raydist.asking.asker.bf16_instructions", lambda: None)
+    assert Asker.open(InMemory(), reader=name).reader.settings.precision == "fp32"
+    with pytest.raises(InputError, match="products is 'int8'; wanted auto, fp32 or bf16"):
+        Asker.open(InMemory(), reader=name, products="int8")
