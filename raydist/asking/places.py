@@ -6,16 +6,17 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-import raydist
 from raydist.asking.retriever import Retriever
 from raydist.config.asking import AskingConfig
 from raydist.errors import InputError
 
+LIBRARY = "raydist.library.library"  # the module, loaded when a folder is opened
 CALIBRATION = "asking/calibration.json"  # in a run's folder
 A_READER = "{} is a reader: give it a text (--passage FILE), or take it for an index of documents (--reader)"
 SAMPLES, SAMPLE_BYTES = 16, 1 << 12
@@ -60,7 +61,7 @@ def find_places(library: Path | str) -> Places:
 
 def open_library(folder: Path | str) -> Retriever:
     """The library in a folder, or of a run."""
-    return raydist.Library.open(folder)
+    return import_module(LIBRARY).Library.open(folder)
 
 
 def weights_digest(folder: Path) -> str:
