@@ -39,7 +39,7 @@ from raydist.reader.metrics import squad_scores
 
 DEPTH = 20  # passages that are found
 AT_K = (1, 5, 10, 20)
-METHODS = {"bm25": False, "dense": False, "hybrid": False, "hybrid, re-ranked": True}  # and whether ranked anew
+METHODS = {"hybrid": False, "hybrid, re-ranked": True, "bm25": False, "dense": False}  # and whether ranked anew
 PRECISIONS = (0.6, 0.7, 0.8)
 RRF = 60
 BLOCK = 32
@@ -277,26 +277,26 @@ def rows(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], dict[s
     data, out = Path(options.data_dir), Path(options.out)
     test = opened(articles_of(data / "squad" / "dev-A-v1.1.json.gz"), options.questions)
     dev = opened(unseen(data)[: options.articles], options.calibrate)
-    encoder = raydist.TextEncoder("builtin:minilm", pooling="mean", max_length=256)
+    encoder = raydist.TextEncoder("builtin:minilm", pooling="mean", max_length=256, precision=options.precision)
     reader = KeptReader(raydist.Reader.load(options.reader, precision=options.precision), out / "read.jsonl")
     scorer = None
     if options.cross_encoder:
         opened_scorer = raydist.CrossScorer(options.cross_encoder, max_length=256, precision=options.precision)
         scorer = KeptScorer(opened_scorer, out / "scored.jsonl")
     yield "gold paragraph", partial(gold_scores, reader, test.questions)
-    for ending, change in (("", lambda articles: articles), (", half removed", half_removed)):
-        sets = change(dev), change(test)
-        libraries: list[Paragraphs] = []
+    sets = {"": (dev, test), ", half removed": (half_removed(dev), half_removed(test))}
+    libraries: dict[str, list[Paragraphs]] = {}
 
-        def make(kind: str, rerank: bool, sets: Any = sets, libraries: list[Paragraphs] = libraries) -> dict[str, Any]:
-            libraries += [] if libraries else [Paragraphs(each.paragraphs, encoder) for each in sets]
-            models: dict[str, Any] = {"reader": reader, "cross_encoder": scorer if rerank else None}
-            asker = Asker(libraries[1], **models, kind=kind, k=options.k, depth=options.depth)
-            return score_method(asker, sets[0], libraries[0], sets[1])
+    def make(kind: str, rerank: bool, ending: str) -> dict[str, Any]:
+        if ending not in libraries:
+            libraries[ending] = [Paragraphs(each.paragraphs, encoder) for each in sets[ending]]
+        models: dict[str, Any] = {"reader": reader, "cross_encoder": scorer if rerank else None}
+        asker = Asker(libraries[ending][1], **models, kind=kind, k=options.k, depth=options.depth)
+        return score_method(asker, sets[ending][0], libraries[ending][0], sets[ending][1])
 
-        for name, rerank in METHODS.items():
-            if scorer or not rerank:
-                yield name + ending, partial(make, name.partition(",")[0], rerank)
+    for name, rerank in METHODS.items():
+        for ending in sets if scorer or not rerank else ():
+            yield name + ending, partial(make, name.partition(",")[0], rerank, ending)
 
 
 def main() -> None:

@@ -137,7 +137,7 @@ EVALUATION_SCHEMA = pa.schema(
 ASKED_SCHEMA = pa.schema(  # what became of a question that was put to documents; places count from 0, -1 is nowhere
     [
         ("id", pa.string()),
-        ("cause", pa.string()),  # right, misread, lost in re-ranking, not retrieved, not in the documents
+        ("cause", pa.string()),  # right, misread, lost in ranking, not retrieved, not in the documents
         ("answered", pa.bool_()),  # false: withheld
         ("probability", pa.float32()),
         ("document_id", pa.string()),

@@ -17,7 +17,7 @@ from raydist.records import ASKED_SCHEMA, EVALUATION_SCHEMA, Answer, Example
 from raydist.statistics import bootstrap_interval
 
 RIGHT = "right"
-CAUSES = (RIGHT, "misread", "lost in re-ranking", "not retrieved", "not in the documents")
+CAUSES = (RIGHT, "misread", "lost in ranking", "not retrieved", "not in the documents")
 ANSWERED_SHARES = (0.25, 0.5, 0.75)
 
 
@@ -47,7 +47,7 @@ class Outcome:
             return "not in the documents"
         if self.held_at < 0:
             return "not retrieved"
-        return "misread" if self.read else "lost in re-ranking"
+        return "misread" if self.read else "lost in ranking"
 
 
 def right_candidates(question: Question, gathered: Gathered) -> np.ndarray:

@@ -20,7 +20,7 @@ from raydist.report.runs import Run
 CAUSES = {
     "right": "right",
     "misread": "misread: a passage with an answer was read",
-    "lost_in_re-ranking": "lost in re-ranking: it was found, and not read",
+    "lost_in_ranking": "lost in ranking: it was found, and not read",
     "not_retrieved": "not retrieved",
     "not_in_the_documents": "not in the documents",
 }

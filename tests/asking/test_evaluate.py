@@ -37,7 +37,7 @@ ALL = [RIGHT, WITHHELD, MISREAD, LOST, NOT_RETRIEVED, ABSENT, ABSENT_ANSWERED, E
 
 def test_what_is_lost_is_lost_at_one_step():
     assert [each.cause for each in ALL] == [
-        *("right", "right", "misread", "lost in re-ranking", "not retrieved"),
+        *("right", "right", "misread", "lost in ranking", "not retrieved"),
         *["not in the documents"] * 3,
     ]
 
@@ -62,7 +62,7 @@ def test_errors_are_counted_by_cause_and_by_whether_an_answer_was_given():
         "right.answered": 1,
         "right.withheld": 1,
         "misread.answered": 1,
-        "lost_in_re-ranking.withheld": 1,
+        "lost_in_ranking.withheld": 1,
         "not_retrieved.answered": 1,
         "not_in_the_documents.answered": 1,
         "not_in_the_documents.withheld": 2,

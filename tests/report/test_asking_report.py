@@ -29,7 +29,7 @@ METRICS = {
     "asking.dev.seconds.read": 0.125,
     "asking.dev.errors.right.answered": 24,
     "asking.dev.errors.misread.withheld": 11,
-    "asking.dev.errors.lost_in_re-ranking.answered": 0,
+    "asking.dev.errors.lost_in_ranking.answered": 0,
 }
 
 
@@ -54,7 +54,7 @@ def test_numbers_of_the_chain_are_shown_and_steps_where_answers_are_lost(folder)
     page = asking(run)
     for text in ("61.50", "50.00 – 70.00", "93.25", "91.75", "125", "misread: a passage with an answer was read", "<svg"):
         assert text in page
-    assert "lost in re-ranking" not in page  # nothing was
+    assert "lost in ranking" not in page  # nothing was
     assert "Rightly not found" not in page  # all of its questions have answers
     assert run.scores() == {}, "they are no reader's"
     assert run.missing == []
