@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from raydist.api import run as run
     from raydist.api import run_sweep as run_sweep
     from raydist.api import train as train
+    from raydist.asking.asker import Asker as Asker
     from raydist.errors import InputError as InputError
     from raydist.library.library import Found as Found
     from raydist.library.library import Library as Library
@@ -66,6 +67,7 @@ PUBLIC = {
     "Answer": "raydist.reader.answers",
     "Library": "raydist.library.library",
     "Found": "raydist.library.library",
+    "Asker": "raydist.asking.asker",
     "Searcher": "raydist.retrieval.searcher",
     "BM25": "raydist.retrieval.bm25_texts",
     "TextEncoder": "raydist.retrieval.encode",

@@ -174,20 +174,49 @@ def search(
 
 @app.command()
 def ask(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A reader's run, its model's folder, or a Hugging Face name.")],
-    question: Annotated[str, typer.Argument(help="What to ask.")],
-    passage: Annotated[str, typer.Option(metavar="FILE", help="The text to read, of any length; -: standard input.")],
+    index: Annotated[
+        str, typer.Argument(metavar="INDEX", help="The run or index of documents; with --passage, a reader instead.")
+    ],
+    question: Annotated[Optional[str], typer.Argument(help="What to ask; without it, a prompt.")] = None,  # noqa: UP045
+    passage: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Read this text, of any length, and no index; -: standard input.")
+    ] = None,
+    reader: Annotated[
+        str | None, typer.Option(metavar="RUN", help="A reader's run, its model's folder, or a Hugging Face name.")
+    ] = None,
+    rerank: Annotated[str | None, typer.Option(metavar="MODEL", help="A cross-encoder that ranks passages anew.")] = None,
+    where: Annotated[str | None, typer.Option(metavar="CONDITION", help="Which passages, by metadata.")] = None,
+    kind: Annotated[str | None, typer.Option(help="hybrid, bm25 or dense.")] = None,
+    k: Annotated[int | None, typer.Option("-k", "--k", help="How many passages are read.")] = None,
     n_best: Annotated[int, typer.Option(metavar="K", help="How many answers.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, with scores.")] = False,
+    calibration: Annotated[str | None, typer.Option(metavar="FILE", help="Of another run with the same models.")] = None,
+    precision: Annotated[
+        float | None, typer.Option(metavar="P", help="Withhold answers, so that this share of the given ones is right.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(metavar="P", help="Withhold answers below this probability.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, with scores.")] = False,
 ) -> None:
-    """What a passage answers to a question: rank, probability, first and last character, text.
+    """The answer that documents give to a question, where it stands, or that it is not found; without a question, a prompt.
 
-    Example: raydist ask runs/quickstart "When was the bridge built?" --passage bridge.txt --n-best 3
+    Example: raydist ask runs/docs "Who built the bridge?" --reader runs/quickstart
     """
+    if passage is not None:
+        if question is None:
+            raise InputError("with --passage a question is wanted: raydist ask READER QUESTION --passage FILE")
+        ask_passage(index, question, read_text(passage), n_best, as_json)
+        return
+    from raydist.asking.session import Showing, ask_library
+
+    models = {"reader": reader, "cross_encoder": rerank, "calibration": calibration}
+    settings = {"kind": kind, "k": k, "precision": precision, "threshold": threshold}
+    ask_library(index, question, {**models, **settings}, Showing(where, n_best, as_json))
+
+
+def ask_passage(reader: str, question: str, text: str, n_best: int, as_json: bool) -> None:
+    """What a passage answers to a question: rank, probability, first and last character, text."""
     from raydist.reader.answers import Reader
 
-    text = read_text(passage)
-    answer = Reader.load(run).ask(question, text, n_best=n_best)
+    answer = Reader.load(reader).ask(question, text, n_best=n_best)
     if as_json:
         import json
         from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""The commands that every task has: each calls the task's own flow, `reader/flow.py` or `retrieval/flow.py`."""
+"""The commands that every task has: each calls the task's own flow, such as `reader/flow.py`."""
 
 from __future__ import annotations
 
@@ -71,12 +71,14 @@ def is_documents(named: str) -> bool:
 
 def flow_of(config: Config) -> Flow:
     """The flow of a config's task."""
-    if config.task == "documents":
-        raise InputError("task documents has an index, which `raydist index` makes, and `raydist search` asks")
     if config.task == "reader":
         from raydist.reader import flow as reader_flow
 
         return reader_flow
+    if config.task == "documents":
+        from raydist.asking import flow as asking_flow
+
+        return asking_flow
     return _retrieval_flow()
 
 

@@ -141,6 +141,20 @@ EVALUATION_SCHEMA = pa.schema(
     ]
 )
 
+ASKED_SCHEMA = pa.schema(  # what became of a question that was put to documents; places count from 0, -1 is nowhere
+    [
+        ("id", pa.string()),
+        ("cause", pa.string()),  # right, misread, lost in ranking, not retrieved, not in the documents
+        ("answered", pa.bool_()),  # false: withheld
+        ("probability", pa.float32()),
+        ("document_id", pa.string()),
+        ("passage_id", pa.string()),
+        ("held_at", pa.int32()),  # the first passage with an answer, as they were found
+        ("gold_at", pa.int32()),  # the first that is known to answer
+        ("ranked_at", pa.int32()),  # the first with an answer, as they were ranked anew
+    ]
+)
+
 # --- mining (docs/methods.md 5). Ids and numbers only: texts are looked up where a model or a person reads them.
 
 HIT_SCHEMA = pa.schema(  # what one retriever found

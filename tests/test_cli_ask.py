@@ -66,7 +66,8 @@ def test_ask_says_where_the_passage_does_not_seem_to(bridge, tmp_path, capsys):
         (["READER", "Who?", "--passage", "LATIN"], "is not UTF-8 text (byte 1); convert it first, for example with iconv"),
         (["READER", "Who?", "--passage", "BRIDGE", "--n-best", "0"], "error: n_best is 0; wanted 1 or more"),
         (["READER", " ", "--passage", "BRIDGE"], "error: the question of pair 1 is empty; leave it out"),
-        (["READER", "Who?"], "Missing option '--passage'"),
+        (["READER", "Who?"], "is a reader: give it a text (--passage FILE), or take it for an index of documents (--reader)"),
+        (["READER", "--passage", "BRIDGE"], "with --passage a question is wanted"),
     ],
 )
 def test_what_cannot_be_asked_is_one_message(reader, bridge, tmp_path, capsys, arguments, message):

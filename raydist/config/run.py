@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
+from raydist.config.asking import AskingConfig
 from raydist.config.documents import DocumentsConfig
 from raydist.config.library import LibraryConfig
 from raydist.config.machine import ClusterConfig, TrackConfig
@@ -49,6 +50,7 @@ class Config(Section):
     )
     retriever: RetrieverConfig = section(RetrieverConfig(), "Dual encoder and its loss", tasks=RETRIEVAL)
     documents: DocumentsConfig = section(DocumentsConfig(), "Documents that are read", shared=False, tasks=DOCUMENTS)
+    asking: AskingConfig = section(AskingConfig(), "Questions about documents", tasks=DOCUMENTS)
     cluster: ClusterConfig = section(ClusterConfig(), "Where the work runs")
     track: TrackConfig = section(TrackConfig(), "Trackers that a training is logged to")
     sweep: SweepConfig | None = key(None, "Trials of this config, for `raydist sweep`", NOTHING)

@@ -144,6 +144,10 @@ class PackedEncoder:
         ids, types = [ids for ids, _ in sequences], [types for _, types in sequences]
         return self._run(ids, types, self._score_packed if self.is_packed else self._score_padded, self.model.config.num_labels)
 
+    def token_states(self, ids: Sequence[Ids], types: Sequence[Ids] | None = None) -> Tensor:
+        """The last hidden states of all tokens of some sequences in a row, [T, H]; packed alone, as one batch."""
+        return self._all_tokens(_Batch.of(list(range(len(ids))), ids, types, self.device))
+
     def encode(
         self,
         ids: Sequence[Ids],
@@ -216,6 +220,12 @@ class PackedEncoder:
         is_word_NL = ids_NL != pad  # a text can hold the padding token as a word; transformers does not count it
         return is_word_NL.cumsum(1) * is_word_NL + pad
 
+    def _all_tokens(self, batch: _Batch) -> Tensor:
+        hidden_TH = self._embed(batch)
+        for layer in self.layers:
+            hidden_TH = layer(hidden_TH, batch.groups)
+        return hidden_TH
+
     def _first_tokens(self, batch: _Batch) -> Tensor:
         hidden_TH = self._embed(batch)
         for layer in self.layers[:-1]:
@@ -225,9 +235,7 @@ class PackedEncoder:
     def _pool_packed(self, batch: _Batch, pooling: Pooling) -> Tensor:
         if pooling == "cls":
             return self._first_tokens(batch)
-        hidden_TH = self._embed(batch)
-        for layer in self.layers:
-            hidden_TH = layer(hidden_TH, batch.groups)
+        hidden_TH = self._all_tokens(batch)
         return torch.cat([hidden_TH[group.tokens].view(*group.shape, -1).mean(1) for group in batch.groups])
 
     def _score_packed(self, batch: _Batch) -> Tensor:

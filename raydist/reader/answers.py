@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pyarrow as pa
 import yaml
+from torch import nn
 
 from raydist.config import Config, DataConfig, PredictConfig
 from raydist.errors import InputError
@@ -25,6 +26,7 @@ from raydist.models.folders import model_folder
 from raydist.models.packed import load_for_inference
 from raydist.reader.features import make_windows
 from raydist.reader.model import SpanReader, check_span_head
+from raydist.reader.packed import packed_reader
 from raydist.reader.predict import predict_examples
 from raydist.reader.rows import WindowRows
 from raydist.records import Example, examples_table
@@ -122,13 +124,15 @@ class Reader:
     ['Answer', 'Answer']
     """
 
-    def __init__(self, model: SpanReader, tokenizer: Any, settings: ReadingSettings | None = None) -> None:
-
+    def __init__(
+        self, model: SpanReader, tokenizer: Any, settings: ReadingSettings | None = None, folder: Path | None = None
+    ) -> None:
         longest = longest_input(model.config)
         settings = settings or ReadingSettings().within(longest)
         if longest is not None and settings.max_length > longest:
             raise InputError(f"max_length is {settings.max_length}, and the model has {longest} positions: lower it")
-        self.model, self.tokenizer, self.settings = model.eval(), tokenizer, settings
+        self._reading: nn.Module = model  # as it is now: its owner may be training it
+        self.model, self.tokenizer, self.settings, self.folder = model.eval(), tokenizer, settings, folder
 
     @classmethod
     def load(cls, name: Path | str, *, device: str | None = None, **settings: Any) -> Reader:
@@ -141,8 +145,10 @@ class Reader:
         folder, of_run = _locate(name)
         model, tokenizer = load_for_inference("AutoModelForQuestionAnswering", folder, device)
         check_span_head(model, folder)
-        reader = cls(SpanReader(model), tokenizer, of_run)
-        return cls(reader.model, tokenizer, _changed(reader.settings, settings)) if settings else reader
+        usual = of_run or ReadingSettings().within(longest_input(model.config))
+        reader = cls(SpanReader(model), tokenizer, _changed(usual, settings), folder)
+        reader._reading = packed_reader(reader.model, reader.settings.precision)
+        return reader
 
     def ask(self, question: str, passage: str, *, n_best: int = 1) -> Answer:
         """The answer to a question in a passage of any length, and the `n_best` best spans."""
@@ -181,7 +187,7 @@ class Reader:
                 f"the passage of pair {first + unread[0] + 1} has no word: {pairs[unread[0]][1][:60]!r}; leave it out"
             )
         return predict_examples(
-            self.model,
+            self._reading,
             rows,
             examples,
             k=k,

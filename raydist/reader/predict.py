@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import nn
 
 from raydist.reader.decode import Spans, nbest_table, top_spans, top_spans_product
-from raydist.reader.model import SpanReader
 from raydist.reader.rows import WindowRows
 
 
@@ -24,7 +24,7 @@ def length_batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarra
 
 
 def predict_examples(
-    reader: SpanReader,
+    reader: nn.Module,
     rows: WindowRows,
     examples: pa.Table,
     which: np.ndarray | None = None,
@@ -71,7 +71,7 @@ def predict_examples(
 
 @torch.inference_mode()
 def find_spans(
-    reader: SpanReader,
+    reader: nn.Module,
     rows: WindowRows,
     windows: np.ndarray,
     *,

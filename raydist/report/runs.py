@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 import yaml
 
 from raydist.errors import InputError
-from raydist.records import EVALUATION_SCHEMA, MINED_EXAMPLE_SCHEMA, RANKED_SCHEMA, REJECTED_SCHEMA
+from raydist.records import ASKED_SCHEMA, EVALUATION_SCHEMA, MINED_EXAMPLE_SCHEMA, RANKED_SCHEMA, REJECTED_SCHEMA
 
+OF_READERS = (None, "reader", "documents")  # tasks whose answers are spans
 NOT_SCORES = {"loss", "weighted", "rows"}  # first parts of step keys that speak of training
-NO_TEST_SETS = frozenset({"train", "retrieval"})  # first parts of keys in metrics.json that name no test set
+NO_TEST_SETS = frozenset({"train", "retrieval", "asking"})  # first parts of keys in metrics.json that name no test set
 OF_MINING = frozenset({"cross_encoder", "mining"})  # others, of a run that mines
 
 
@@ -41,6 +42,7 @@ class Run:
     traces: dict[str, dict[str, Any]] = field(default_factory=dict)  # trace/*.json by name
     base: Run | None = None  # the reader that made this run's n-best sets, with its final scores alone
     ranked: dict[str, pa.Table] = field(default_factory=dict)  # ranked/*.parquet by test set
+    asked: dict[str, pa.Table] = field(default_factory=dict)  # asking/*.parquet by set
     mined: dict[str, Any] = field(default_factory=dict)  # mining/yield.json
     overlap: list[str] = field(default_factory=list)  # overlap.json: what train or dev share with test sets, in words
     mined_examples: pa.Table | None = None
@@ -145,7 +147,7 @@ def load_run(path: Path) -> Run:
     }
     for name, (read, what) in reads.items():
         if not (path / name).exists():
-            if name != "evaluation" or run.setting("task") in (None, "reader"):  # other tasks predict no spans
+            if _is_expected(name, run.setting("task")):
                 run.missing.append(f"{name} ({what})")
             continue
         try:
@@ -157,6 +159,7 @@ def load_run(path: Path) -> Run:
         "base.json": _read_base,
         "overlap.json": _read_overlap,
         "ranked": _read_ranked,
+        "asking": _read_asked,
         "mining/yield.json": _read_yield,
         "mining/examples.parquet": _read_mined_examples,
         "cross_encoder/metrics.json": _read_cross_encoder,
@@ -175,6 +178,12 @@ def load_run(path: Path) -> Run:
     tables = [_read_table(run, file, REJECTED_SCHEMA) for file in sorted((path / "rejected").glob("*.parquet"))]
     run.rejected = pa.concat_tables([table for table in tables if table is not None] or [REJECTED_SCHEMA.empty_table()])
     return run
+
+
+def _is_expected(name: str, task: object) -> bool:
+    if name == "evaluation":
+        return task in OF_READERS
+    return task != "documents" or name not in ("metrics.jsonl", "stages.json")  # nothing is trained
 
 
 def _read_config(run: Run, file: Path) -> None:
@@ -252,6 +261,13 @@ def _read_ranked(run: Run, folder: Path) -> None:
         table = _read_table(run, file, RANKED_SCHEMA)
         if table is not None:
             run.ranked[file.stem] = table
+
+
+def _read_asked(run: Run, folder: Path) -> None:
+    for file in sorted(folder.glob("*.parquet")):
+        table = _read_table(run, file, ASKED_SCHEMA)
+        if table is not None:
+            run.asked[file.stem] = table
 
 
 def _read_yield(run: Run, file: Path) -> None:

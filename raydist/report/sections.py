@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raydist.report.asking import asking
 from raydist.report.markup import Html, el, is_number, join, mark_passage, number, table, took
 from raydist.report.mining import METHODS, cross_encoder, mined_pairs, retrieval, scores_by_set
 from raydist.report.objectives import DRAWN_HERE, infomax, n_best_gain, pfa
@@ -276,6 +277,7 @@ def beside_published(run: Run) -> Html | None:
 SECTIONS: list[tuple[str, Callable[[Run], Html | None]]] = [
     ("Overview", overview),
     ("Scores", scores),
+    ("Answers from documents", asking),
     ("Retrieval", retrieval),
     ("Mined pairs", mined_pairs),
     ("Cross-encoder", cross_encoder),

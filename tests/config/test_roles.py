@@ -60,7 +60,7 @@ def test_weights_of_a_cross_encoder_depend_on_no_other_section():
 
 
 OF_A_TRIAL = (  # what trials have of their own
-    *("name", "storage", "cluster.", "sweep", "train.", "optim.", "objectives.", "predict.", "evaluate.", "track."),
+    *("name", "storage", "cluster.", "sweep", "train.", "optim.", "objectives.", "predict.", "evaluate.", "track.", "asking."),
     *("mining.threshold", "mining.power", "mining.weighting", "mining.calibrate", "mining.rounds"),
     *("mining.hard_negatives", "mining.negative_p"),
     *("retriever.towers", "retriever.loss", "retriever.objective", "retriever.normalise", "retriever.scale"),

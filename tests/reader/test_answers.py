@@ -209,3 +209,17 @@ def test_what_is_asked_for_wrongly_is_named(reader, run):
 
 def test_an_answer_is_plain(reader):
     assert json.loads(json.dumps(asdict(reader.ask(*PAIRS[0])), allow_nan=False))["nbest"][0]["start"] >= 0
+
+
+def test_packed_a_reader_answers_as_the_plain_model_does(tmp_path, monkeypatch):
+    """Windows of unlike lengths in one batch: nothing of one may reach another, and padding is nowhere."""
+    from raydist.reader import answers
+
+    folder = write_reader(tmp_path / "reader")
+    pairs = [("Who built it?", "Mina Orlov built it. " * times) for times in (1, 7, 2, 40, 7)]
+    packed = Reader.load(folder).ask_all(pairs, n_best=5)
+    monkeypatch.setattr(answers, "packed_reader", lambda reader, precision: reader)
+    for found, plain in zip(packed, Reader.load(folder).ask_all(pairs, n_best=5), strict=True):
+        assert [(span.start, span.end) for span in found.nbest] == [(span.start, span.end) for span in plain.nbest]
+        assert [span.score for span in found.nbest] == pytest.approx([span.score for span in plain.nbest], abs=1e-4)
+        assert found.null_score == pytest.approx(plain.null_score, abs=1e-4)

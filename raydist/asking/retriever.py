@@ -1,0 +1,49 @@
+"""What an asker needs of a library: passages for questions, best first. `raydist.library` has it; so may code of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+
+class Passage(Protocol):
+    """A passage that was found, with where it stands and why it was found."""
+
+    @property
+    def passage_id(self) -> str: ...
+
+    @property
+    def document_id(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def headings(self) -> Sequence[str]: ...
+
+    @property
+    def page(self) -> int | None: ...
+
+    @property
+    def line(self) -> int | None: ...
+
+    @property
+    def score(self) -> float: ...
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """By `bm25`, `dense`, `cross_encoder`: those that are known."""
+        ...
+
+
+class Retriever(Protocol):
+    """Finds passages."""
+
+    def search(
+        self, questions: Sequence[str], k: int = 10, *, kind: str | None = None, where: str | None = None
+    ) -> Sequence[Sequence[Any]]:
+        """The k best passages for each question, best first; without a kind, in the library's own way."""
+        ...
