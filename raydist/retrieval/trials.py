@@ -8,6 +8,7 @@ from typing import Any
 from raydist.config import Config, roles
 from raydist.retrieval import flow
 from raydist.retrieval.corpus_stages import Corpus
+from raydist.retrieval.mining_flow import score_candidates, train_cross_encoder
 from raydist.retrieval.prepare import open_corpora, report_overlap
 from raydist.runs.run import Run
 
@@ -27,7 +28,7 @@ def prepare_trials(run: Run, *, all_stages: bool = True) -> dict[str, str]:
     corpora = open_corpora(run)
     report_overlap(run, corpora, is_ranked=True)
     corpus, encoder = corpora["train"], flow.mining_encoder(run)
-    flow.score_candidates(run, corpus, encoder, flow.train_cross_encoder(run, corpus, encoder))
+    score_candidates(run, corpus, encoder, train_cross_encoder(run, corpus, encoder))
     for name in run.config.corpus.test:
         flow.search_untrained(run, corpora[name])
     return fingerprints(corpora)

@@ -19,7 +19,7 @@ from helpers.stages import folders_of
 from raydist import flows
 from raydist.config import load_config
 from raydist.errors import InputError
-from raydist.retrieval import flow
+from raydist.retrieval import flow, hits, mining_flow
 from raydist.retrieval.prepare import open_corpora
 from raydist.retrieval.silver import COPY
 from raydist.runs.run import Run
@@ -182,7 +182,7 @@ def test_shards_actors_and_blocks_change_no_training_pair_of_the_cross_encoder(f
     """methods 5.2: the same seed draws the same negatives."""
     other = make_run("name=layout", *LAYOUT, *changes, config="debug_retrieval")
     corpus, encoder = open_corpora(other, ["train"])["train"], flow.mining_encoder(other)
-    flow.label_pairs(other, corpus, flow.find_hits(other, corpus, encoder, flow.NEGATIVES_DEPTH))
+    mining_flow.label_pairs(other, corpus, hits.find_hits(other, corpus, encoder, hits.NEGATIVES_DEPTH))
     folders = [folders_of(run)["labelled pairs of train"] for run in (finished, other)]
     assert folders[0] != folders[1]
     assert stage_rows(other, "labelled pairs") == stage_rows(finished, "labelled pairs")
