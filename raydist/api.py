@@ -155,8 +155,7 @@ def evaluate(config: str | Path | Config, overrides: Overrides = (), *, ray: boo
     from raydist import flows
 
     with _opened(config, overrides, ray) as opened:
-        scores = flows.evaluate(opened)
-        return scores if scores is not None else _retrieval_scores(opened)
+        return flows.evaluate(opened)
 
 
 def mine(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False, fresh: bool = False) -> Path:
@@ -249,14 +248,3 @@ def _opened(config: str | Path | Config, overrides: Overrides, ray: bool | str, 
 def _outcome(run: Run) -> Outcome:
     folder = str(Path(run.config.storage) / run.config.name) if run.folder.is_local else run.folder.uri
     return Outcome(folder, run.folder.read_json("metrics.json") if run.folder.exists("metrics.json") else {})
-
-
-def _retrieval_scores(run: Run) -> dict[str, dict[str, Any]]:
-    """From the run's metrics, which are named retrieval.SET.METHOD.METRIC."""
-    scores: dict[str, dict[str, Any]] = {name: {} for name in run.config.corpus.test}
-    for key, value in run.folder.read_json("metrics.json").items():
-        kind, _, rest = key.partition(".")
-        for name in scores:
-            if kind == "retrieval" and rest.startswith(f"{name}."):
-                scores[name][rest.removeprefix(f"{name}.")] = value
-    return scores

@@ -20,7 +20,7 @@ class Flow(Protocol):
 
     def train(self, run: Run, *, fresh: bool = False) -> None: ...
 
-    def evaluate(self, run: Run) -> Any: ...
+    def evaluate(self, run: Run) -> dict[str, dict[str, Any]]: ...
 
 
 def run_all(run: Run, *, fresh: bool = False) -> Path | None:
@@ -34,8 +34,8 @@ def train(run: Run, *, fresh: bool = False) -> None:
     flow_of(run.config).train(run, fresh=fresh)
 
 
-def evaluate(run: Run) -> Any:
-    """Scores of what the run has trained, or of another tool's answers."""
+def evaluate(run: Run) -> dict[str, dict[str, Any]]:
+    """Scores by test set: of what the run has trained, or of another tool's answers."""
     return flow_of(run.config).evaluate(run)
 
 

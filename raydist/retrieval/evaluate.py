@@ -25,6 +25,7 @@ COMPARED = [  # beside gold pairs alone, which every method is compared with
     ("hybrid_reranked", "hybrid"),
     ("hybrid_reranked", "reranked"),
 ]
+Scores = dict[str, dict[str, float]]  # of test sets: METHOD.METRIC, as metrics.json has them
 SHOWN = ("P@1", "P@5", "P@10", "MRR@100")
 
 
@@ -37,8 +38,10 @@ def reranked(first: Ranked, lists: Ranked, depth: int) -> Ranked:
     return first
 
 
-def write_scores(run: Run, corpus: Corpus, ranked: Mapping[str, Iterator[Ranked]], ties: Ties | None = None) -> None:
-    """One method after the other, one block of questions at a time; what stays is a value for each question. `ties`, where
+def write_scores(
+    run: Run, corpus: Corpus, ranked: Mapping[str, Iterator[Ranked]], ties: Ties | None = None
+) -> dict[str, float]:
+    """Scores as METHOD.METRIC: one method after the other, one block of questions at a time. `ties`, where
     they are not to be settled as evaluate.ties says.
     """
     gold_tables = [corpus.gold(corpus.questions(number)) for number in range(corpus.num_blocks)]
@@ -48,7 +51,7 @@ def write_scores(run: Run, corpus: Corpus, ranked: Mapping[str, Iterator[Ranked]
     rows = []
     for method, blocks in ranked.items():
         scores = _score_method(run, corpus, method, blocks, gold_tables, ties or run.config.evaluate.ties)
-        metrics |= _with_intervals(scores, f"retrieval.{corpus.name}.{method}", samples)
+        metrics |= _with_intervals(scores, method, samples)
         columns = {"question_id": scores.questions, "method": [method] * len(scores.questions)}
         by_question[method] = pa.table(columns | {name: scores.values[name] for name in TESTED}).cast(RANKED_SCHEMA)
         means = scores.means()
@@ -58,10 +61,12 @@ def write_scores(run: Run, corpus: Corpus, ranked: Mapping[str, Iterator[Ranked]
             file.write(trec_gold(gold_lists(table)).encode())
     run.folder.write_bytes(f"ranked/{corpus.name}.parquet", encode_table(pa.concat_tables(by_question.values()), "parquet", {}))
     if samples:
-        metrics |= _differences(by_question, f"retrieval.{corpus.name}", samples)
-    run.add_metrics(metrics, instead_of=f"retrieval.{corpus.name}.")
+        metrics |= _differences(by_question, samples)
+    prefix = f"retrieval.{corpus.name}."
+    run.add_metrics({prefix + name: value for name, value in metrics.items()}, instead_of=prefix)
     counts = f"{corpus.num_questions:,} questions, {corpus.num_sentences:,} sentences"
     say_table((f"{corpus.name}: {counts}", *SHOWN), rows)
+    return metrics
 
 
 def _score_method(
@@ -92,7 +97,7 @@ def _with_intervals(scores: RetrievalScores, name: str, samples: int) -> dict[st
     return metrics
 
 
-def _differences(by_question: Mapping[str, pa.Table], name: str, samples: int) -> dict[str, float]:
+def _differences(by_question: Mapping[str, pa.Table], samples: int) -> dict[str, float]:
     """How far methods are above others: paired over questions, with interval and p."""
     pairs = [(method, "gold") for method in by_question if method != "gold"] + COMPARED
     metrics: dict[str, float] = {}
@@ -105,7 +110,7 @@ def _differences(by_question: Mapping[str, pa.Table], name: str, samples: int) -
                 for of in (other, method)
             )
             test = paired_bootstrap(before, after, samples=samples)
-            key = f"{name}.{method}.{metric}.minus_{other}"
+            key = f"{method}.{metric}.minus_{other}"
             metrics |= {key: round(test.difference, 6), f"{key}.p": round(test.p_value, 6)}
             metrics |= {f"{key}.low": round(test.low, 6), f"{key}.high": round(test.high, 6)}
     return metrics

@@ -23,7 +23,7 @@ from raydist.records import rejected_table
 from raydist.retrieval import searcher
 from raydist.retrieval.candidates import Ranked, ranked_lists
 from raydist.retrieval.corpus_stages import Corpus, DevQuestions
-from raydist.retrieval.evaluate import gold_lists, reranked, write_scores
+from raydist.retrieval.evaluate import Scores, gold_lists, reranked, write_scores
 from raydist.retrieval.foreign import score_foreign
 from raydist.retrieval.fusion import Fusion, tune
 from raydist.retrieval.hits import (
@@ -86,22 +86,22 @@ def mine(run: Run, *, fresh: bool = False) -> Path:
     return Path(run.folder.path("mining", "silver.parquet"))
 
 
-def evaluate(run: Run) -> None:
+def evaluate(run: Run) -> Scores:
     """Scores of the test sets by what the run has trained so far, or of another tool's ranked lists."""
     if foreign := list(run.config.evaluate.predictions):
-        score_foreign(run, open_corpora(run, foreign))
+        scores = score_foreign(run, open_corpora(run, foreign))
         trackers.tell_end(run.config, run.folder)
-        return
+        return scores
     names = list(run.config.corpus.test)
     if not names:
         raise InputError("there is nothing to evaluate on: set corpus.test")
-    corpora = open_corpora(run, names)
+    corpora = open_corpora(run, names + ["train"] * bool(run.config.corpus.train and run.config.corpus.has_dev))
     beside = {name: run.beside(f"{run.config.name}_{name}") for name in ("gold", "gold_silver", *_round_names(run))}
     retrievers = {name: other for name, other in beside.items() if has_model(other.folder)}
     if has_model(run.folder):
         retrievers[OWN] = run
     cross_encoder = run.beside(cross_encoder_name(run))
-    score_methods(run, cross_encoder if has_model(cross_encoder.folder) else None, retrievers, corpora)
+    return score_methods(run, cross_encoder if has_model(cross_encoder.folder) else None, retrievers, corpora)
 
 
 def index(run: Run) -> Path:
@@ -240,16 +240,12 @@ def _gold_scores(run: Run, corpus: Corpus, cross_encoder: Run) -> Made:
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 
-def score_methods(
-    run: Run,
-    cross_encoder: Run | None,
-    retrievers: dict[str, Run],
-    corpora: dict[str, Corpus],
-    development: Corpus | None = None,
-) -> None:
+def score_methods(run: Run, cross_encoder: Run | None, retrievers: dict[str, Run], corpora: dict[str, Corpus]) -> Scores:
     """Every method on every test set: metrics.json, ranked lists in TREC format, a table on the terminal. How two lists become
     one is chosen on the development questions, where there are some.
     """
+    development = corpora["train"].dev if "train" in corpora else None
+    scores: Scores = {}
     encoders = {"untrained": own_encoder(run)} | {method: trained_encoder(other) for method, other in retrievers.items()}
     best = OWN if OWN in encoders else "untrained"
     fusion = choose_fusion(run, encoders[best], development)
@@ -265,8 +261,9 @@ def score_methods(
             of_own = {"reranked": OWN} if OWN in hits else {}
             for method, first in (of_own | {"hybrid_reranked": "hybrid"}).items():
                 ranked[method] = _rerank(run, cross_encoder, corpus, hits[first], first)
-        write_scores(run, corpus, ranked)
+        scores[name] = write_scores(run, corpus, ranked)
     trackers.tell_end(run.config, run.folder)
+    return scores
 
 
 def choose_fusion(run: Run, encoder: EncoderModel, development: Corpus | None = None) -> Fusion:

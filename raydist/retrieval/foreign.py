@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from raydist.errors import InputError
+from raydist.retrieval.candidates import Ranked
 from raydist.retrieval.corpus_stages import Corpus
-from raydist.retrieval.evaluate import Ranked, write_scores
+from raydist.retrieval.evaluate import Scores, write_scores
 from raydist.retrieval.metrics import read_trec_run
 from raydist.runs.locate import locate
 from raydist.runs.run import Run
@@ -21,14 +22,16 @@ from raydist.terminal import say
 FOREIGN = "foreign"  # the method, in metrics.json and ranked/
 
 
-def score_foreign(run: Run, corpora: dict[str, Corpus]) -> None:
+def score_foreign(run: Run, corpora: dict[str, Corpus]) -> Scores:
     """Each run that evaluate.predictions names, on its test set."""
+    scores: Scores = {}
     for name, corpus in corpora.items():
         _refuse_beside_own(run, name)
         path = locate(run, run.config.evaluate.predictions[name]).fetch()
         lists = read_trec_run(path)
         _say_unknown(name, path, corpus, lists)
-        write_scores(run, corpus, {FOREIGN: _blocks(corpus, lists)}, ties="trec")
+        scores[name] = write_scores(run, corpus, {FOREIGN: _blocks(corpus, lists)}, ties="trec")
+    return scores
 
 
 def _refuse_beside_own(run: Run, name: str) -> None:
