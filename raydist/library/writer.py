@@ -99,7 +99,8 @@ class LibraryWriter:
 
     def replace(self, passages: pa.Table) -> int:
         """Put passages in place of all that their documents had."""
-        self.delete(passages["document_id"].unique().to_pylist() if len(passages) else [])
+        passages = check_passages(passages)
+        self.delete(passages["document_id"].unique().to_pylist())
         return self.add(passages)
 
     def delete(self, document_ids: Iterable[str]) -> int:

@@ -89,6 +89,8 @@ class Searcher:
         if not (self.folder / "index.json").is_file() and (self.folder / "index" / "index.json").is_file():
             self.folder = self.folder / "index"  # a run
         self.kind = _kind(self.folder)
+        if self.kind == "library":
+            raise InputError(f"{self.folder} holds passages of documents: open it with raydist.Library, or `raydist search`")
         self.tables = [SentenceTable(path) for path in _tables(self.folder)]
         self._index: Any
         if self.kind == "dense":

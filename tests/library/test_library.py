@@ -11,6 +11,7 @@ from raydist.library import versions
 from raydist.library.library import Library
 from raydist.library.settings import LibrarySettings
 from raydist.library.writer import LibraryWriter
+from raydist.retrieval.searcher import Searcher
 
 from .conftest import WORDS, passage_rows, table
 
@@ -226,6 +227,15 @@ def put(folder, store) -> None:
         name = path.relative_to(folder).as_posix()
         if name == "index.json" or not store.exists(name):
             store.write_bytes(name, path.read_bytes())
+
+
+def test_a_searcher_of_sentences_names_what_opens_a_library(tmp_path):
+    with LibraryWriter(tmp_path) as writer:
+        writer.add(table(passage_rows("a", 0)))
+        with pytest.raises(InputError, match="no column passage_id, document_id, text"):
+            writer.replace(pa.table({"words": ["x"]}))
+    with pytest.raises(InputError, match=r"open it with raydist\.Library"):
+        Searcher(tmp_path)
 
 
 def test_where_there_is_no_library_the_way_to_one_is_said(tmp_path):
