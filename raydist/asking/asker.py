@@ -301,7 +301,7 @@ def _find_calibration(given: Path | str | Calibration | None, places: Places, as
     if isinstance(given, Calibration):
         return given, ""
     path = Path(given) if given else places.calibration
-    if path is None or not (given or path.is_file()):
+    if path is None:
         return None, ""
     found, now = Calibration.load(path), asker.setup
     others = [name.replace("_", "-") for name, value in found.setup.items() if now.get(name) != value]

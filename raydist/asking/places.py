@@ -52,7 +52,8 @@ def find_places(library: Path | str) -> Places:
         raise InputError(f"{run}/config.yaml: its section asking cannot be read ({why})") from None
     if task in (None, "reader"):
         raise InputError(A_READER.format(run))
-    calibration = Path(asking.calibration).expanduser() if asking.calibration else run / CALIBRATION
+    own = run / CALIBRATION if (run / CALIBRATION).is_file() else None
+    calibration = Path(asking.calibration).expanduser() if asking.calibration else own
     settings = {"kind": asking.kind, "k": asking.k, "depth": asking.depth}
     return Places(
         asking.reader, asking.cross_encoder, calibration, asking.precision, asking.threshold, asking.products, settings

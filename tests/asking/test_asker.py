@@ -1,5 +1,6 @@
 """From a question to a reply: what is found, ranked anew, read and weighed."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -120,6 +121,24 @@ def test_a_calibration_of_other_models_or_settings_is_refused(reader, tmp_path):
     assert opened.notes == []
     with pytest.raises(InputError, match=r"was made with another kind, k: ask with the same"):
         Asker.open(InMemory(), reader=reader, calibration=tmp_path / "calibration.json")
+
+
+def test_a_run_says_where_its_calibration_is(reader, tmp_path, monkeypatch):
+    monkeypatch.setattr("raydist.asking.asker.open_library", lambda folder: InMemory())  # there is none on this disk
+    setup = Asker(InMemory(), reader, kind="bm25").setup
+    config = {"task": "documents", "asking": {"reader": str(reader.folder), "kind": "bm25", "threshold": 0.25}}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    (tmp_path / "asking").mkdir()
+    replace(calibration(), setup=setup).save(tmp_path / "asking" / "calibration.json")
+    opened = Asker.open(tmp_path)
+    assert (opened.calibration is not None, opened.threshold, opened.notes) == (True, 0.25, [])
+    opened = Asker.open(tmp_path, k=3)
+    assert (opened.calibration, opened.threshold) == (None, 0.0)
+    assert "calibration.json was made with another k: it is not used" in opened.notes[0]
+    config["asking"]["calibration"] = str(tmp_path / "absent.json")
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"calibration .*absent\.json cannot be read"):
+        Asker.open(tmp_path)
 
 
 def test_weights_have_a_name_that_training_changes(tmp_path, reader):
