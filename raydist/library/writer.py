@@ -88,7 +88,7 @@ class LibraryWriter:
         ids = pa.concat_arrays(passages["passage_id"].chunks)
         order_by_id(ids.cast(pa.large_string()))  # which refuses those that come twice
         self._refuse_known(ids)
-        common_schema([*(segment.passages.schema for segment in self._segments), passages.schema])
+        common_schema([*(segment.passages.schema for segment in self._segments if segment.num_left), passages.schema])
         for first in range(0, len(passages), self.settings.segment_rows):
             block = passages.slice(first, self.settings.segment_rows)
             own = (

@@ -165,6 +165,16 @@ def test_ids_that_are_there_and_columns_of_other_types_are_refused_by_name(tmp_p
     assert library.columns["year"] == "int64"
 
 
+def test_a_column_takes_another_type_with_all_its_documents(tmp_path):
+    with LibraryWriter(tmp_path) as writer:
+        writer.add(table(passage_rows("a", 0)))
+    with LibraryWriter(tmp_path) as writer:
+        writer.delete(["a"])
+        other = table(passage_rows("a", 0)).drop_columns("year")
+        writer.add(other.append_column("year", pa.array(["old"] * len(other))))
+    assert Library.open(tmp_path).columns["year"] == "string"
+
+
 def test_a_library_without_vectors_is_searched_by_words(tmp_path):
     with LibraryWriter(tmp_path) as writer:
         writer.add(table(passage_rows("doc-3", 0)))
