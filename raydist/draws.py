@@ -83,7 +83,8 @@ class Choice:
 
     @property
     def known_by(self) -> dict[str, Any]:
-        return asdict(self) | {"draws": VERSION}
+        fields = asdict(self) | {"draws": VERSION}
+        return {name: value for name, value in fields.items() if name != "only" or value is not None}
 
     def takes(self, ids: Sequence[str]) -> np.ndarray:
         taken = draw_questions(ids, self.seed, self.adversarial) <= self.highest

@@ -37,17 +37,16 @@ def size(text: str) -> int:
 def pack(blocks: Iterable[Block], words: int, language: str = "en") -> Iterator[Passage]:
     """Passages of at most `words` words."""
     passage: Passage | None = None
-    room = 0
     for block in blocks:
+        separator = "\n" if block.is_line else "\n\n"
         for text in cut(block.text, words, language):
-            needed = size(text)
-            if passage and passage.headings == block.headings and needed <= room:
-                passage.text += ("\n" if block.is_line else "\n\n") + text
-                room -= needed
+            joined = f"{passage.text}{separator}{text}" if passage and passage.headings == block.headings else ""
+            if passage and joined and size(joined) <= words:
+                passage.text = joined
                 continue
             if passage:
                 yield passage
-            passage, room = Passage(text, block.headings, block.page, block.line), words - needed
+            passage = Passage(text, block.headings, block.page, block.line)
     if passage:
         yield passage
 
@@ -59,14 +58,11 @@ def cut(text: str, words: int, language: str = "en") -> list[str]:
         return [text]
     enough = -(-total // -(-total // words))  # words of a piece, if all are alike
     pieces: list[Span] = []
-    held = 0
-    for span in _short_spans(text, split_sentences(text, language), words):
-        needed = size(text[slice(*span)])
-        if pieces and held < enough and held + needed <= words:
-            pieces[-1], held = (pieces[-1][0], span[1]), held + needed
+    for start, end in _short_spans(text, split_sentences(text, language), words):
+        if pieces and size(text[slice(*pieces[-1])]) < enough and size(text[pieces[-1][0] : end]) <= words:
+            pieces[-1] = pieces[-1][0], end
         else:
-            pieces.append(span)
-            held = needed
+            pieces.append((start, end))
     return [text[start:end] for start, end in pieces]
 
 
@@ -76,13 +72,12 @@ def _short_spans(text: str, spans: Iterable[Span], words: int) -> Iterator[Span]
         if size(text[start:end]) <= words:
             yield start, end
             continue
-        first, last, held = start, start, 0
+        first = last = start
         for begin, stop in _short_words(text, start, end, words):
-            needed = size(text[begin:stop])
-            if held and held + needed > words:
+            if last > first and size(text[first:stop]) > words:
                 yield first, last
-                first, held = begin, 0
-            last, held = stop, held + needed
+                first = begin
+            last = stop
         yield first, last
 
 

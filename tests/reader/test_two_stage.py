@@ -254,7 +254,7 @@ def test_base_readers_of_a_sweep_are_shared_by_the_trials_that_want_the_same_one
 @pytest.mark.slow
 def test_cross_fitted_lists_come_from_readers_that_never_saw_the_question(make_run):
     run = make_run("name=folds", *SMALL, "objectives.hard_learning.nbest_folds=2")
-    flow.run_all(run)
+    flows.run_all(run)
     assert run.folder.read_json("base.json") == {"run": "folds_base0"}
     assert "dev.em@5" in run.storage.at("folds_base0").read_json("metrics.json"), "before and after are both scored"
     assert "the first of 2 such readers" in Path(run.folder.path("report.html")).read_text()

@@ -115,16 +115,16 @@ def test_a_small_test_set_stands_beside_published_numbers_with_a_loud_word(tmp_p
     config = json.dumps(
         {
             "task": "reader",
-            "model": {"name": "bert-base-uncased"},
-            "objectives": {"span": {}, "infomax": {}},
+            "model": {"name": "roberta-base"},
+            "objectives": {"span": {}, "pfa": {"perturber": "mlp"}},
             "data": {"train": {"hub": "squad"}, "test": {"squad": {"files": ["squad/dev.json"]}}},
         }
     )
     few = load_run(write_run(tmp_path / "few", {"squad": [example(id=f"q{n}") for n in range(50)]}, config=config))
     said = published([few])
     assert "Not comparable." in said
-    assert "squad: 50 here, 10,570 there" in said
-    many = write_run(tmp_path / "many", {"squad": [example(id=f"q{n}") for n in range(10_570)]}, config=config)
+    assert "squad: 50 here, 10,507 there" in said
+    many = write_run(tmp_path / "many", {"squad": [example(id=f"q{n}") for n in range(10_507)]}, config=config)
     assert "Not comparable." not in published([load_run(many)])
 
 

@@ -250,7 +250,7 @@ def _small_sets(
         name = own[key][0]
         holder = next(run for run in runs if name in run.scores())
         theirs = setting.questions.get(Key(key.test_set, language=key.language))
-        ours = _questions(holder, name, key.language)
+        ours = _questions_of(holder, name, key)
         if ours is not None and theirs is not None and is_small(ours, theirs):
             small[" ".join(filter(None, (name, key.language)))] = ours, theirs
     return small
@@ -308,9 +308,8 @@ def differences(
         place = name if language_of(name) else " ".join(filter(None, (name, key.language)))
         holder = next(run for run in runs if name in run.scores())
         theirs = setting.questions.get(Key(key.test_set, language=key.language))
-        is_original = key.test_set == ORIGINAL
-        ours = holder.scores()[name].get("originals") if is_original else _questions(holder, name, key.language)
-        alike.setdefault(("Original questions" if is_original else "Questions", theirs, ours), []).append(place)
+        what = "Original questions" if key.test_set == ORIGINAL else "Questions"
+        alike.setdefault((what, theirs, _questions_of(holder, name, key)), []).append(place)
         rule = holder.scores()[name].get("rule")
         alike.setdefault(("Rule", setting.rules.get(key.test_set), str(rule) if rule else None), []).append(name)
     for (what, theirs, ours), places in sorted(alike.items(), key=lambda item: item[0][0]):
@@ -341,6 +340,11 @@ def _train_questions(run: Run) -> int | None:
     limit = train.get("questions") if isinstance(train, dict) else None
     known = [count for count in (rows, limit) if isinstance(count, int) and count]
     return min(known) if known else None
+
+
+def _questions_of(run: Run, name: str, key: Key) -> Any:
+    """How many questions a score of a run rests on."""
+    return run.scores()[name].get("originals") if key.test_set == ORIGINAL else _questions(run, name, key.language)
 
 
 def _questions(run: Run, test_set: str, language: str) -> int | None:
