@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 @dataclass(slots=True)
-class Answer:
+class GoldAnswer:
     """A piece of the passage: ``context[start : start + len(text)] == text``."""
 
     text: str
@@ -23,7 +23,7 @@ class Example:
     id: str
     question: str
     context: str
-    answers: list[Answer]
+    answers: list[GoldAnswer]
     passage_id: str = ""  # equal for questions about the same text, whatever file they come from
     title: str = ""
     language: str = "en"

@@ -13,7 +13,7 @@ from raydist.asking.asker import Gathered, Reply
 from raydist.asking.calibration import expected_calibration_error
 from raydist.asking.questions import Question
 from raydist.reader.metrics import score_predictions
-from raydist.records import ASKED_SCHEMA, EVALUATION_SCHEMA, Answer, Example
+from raydist.records import ASKED_SCHEMA, EVALUATION_SCHEMA, Example, GoldAnswer
 from raydist.statistics import bootstrap_interval
 
 RIGHT = "right"
@@ -60,7 +60,7 @@ def right_candidates(question: Question, gathered: Gathered) -> np.ndarray:
 
 
 def _example(question: Question, id: str) -> Example:
-    return Example(id, question.text, "", [Answer(text, -1) for text in question.answers], language=question.language)
+    return Example(id, question.text, "", [GoldAnswer(text, -1) for text in question.answers], language=question.language)
 
 
 def judge(question: Question, gathered: Gathered, reply: Reply) -> Outcome:

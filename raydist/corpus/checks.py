@@ -35,7 +35,7 @@ from raydist.corpus.rejected import (
     WRONG_TYPE,
     Fault,
 )
-from raydist.records import Answer, Example, ReadCounts, Rejected
+from raydist.records import Example, GoldAnswer, ReadCounts, Rejected
 
 # --- values ----------------------------------------------------------------------------------------------------------
 
@@ -231,11 +231,11 @@ class ExampleChecks:
         answers: Sequence[tuple[Any, Any]],
         is_impossible: bool,
         golds: Sequence[str],
-    ) -> list[Answer]:
+    ) -> list[GoldAnswer]:
         """The answers that can be labels; the others are refused one by one."""
         if self.labelled and not answers and not is_impossible:
             raise Fault(UNLABELLED, short(question))
-        valid: list[Answer] = []
+        valid: list[GoldAnswer] = []
         for text, start in answers:
             if start is None and any(text == answer.text for answer in valid):
                 continue
@@ -257,7 +257,7 @@ class ExampleChecks:
         if first < len(self.examples):
             raise Fault(DUPLICATE_ID, f"first at {self.unit} {self.examples[first].line}: {short(question)}")
 
-    def _checked_answer(self, context: str, text: Any, start: Any) -> Answer:
+    def _checked_answer(self, context: str, text: Any, start: Any) -> GoldAnswer:
         self._check_text(text, "answer", EMPTY_ANSWER)
         if start is None:
             return self._first_occurrence(context, text.strip())
@@ -266,21 +266,21 @@ class ExampleChecks:
         if type(start) is not int:
             raise Fault(WRONG_TYPE, f"the offset of {short(text)} is {kind(start)}")
         if start >= 0 and context.startswith(text, start):
-            return Answer(text, start)
+            return GoldAnswer(text, start)
         found = context.find(text)
         if self.repair_offsets and found >= 0 and context.find(text, found + 1) < 0:
             self.counts.answers_repaired += 1
-            return Answer(text, found)
+            return GoldAnswer(text, found)
         there = short(context[start : start + len(text)]) if start >= 0 else "nothing"
         raise Fault(NOT_AT_OFFSET, f"{short(text)} at {start}, where there is {there}")
 
-    def _first_occurrence(self, context: str, text: str) -> Answer:
+    def _first_occurrence(self, context: str, text: str) -> GoldAnswer:
         start = context.find(text)
         if start < 0:
             raise Fault(NOT_IN_PASSAGE, short(text))
         if context.find(text, start + 1) >= 0:
             self.counts.several_occurrences += 1
-        return Answer(text, start)
+        return GoldAnswer(text, start)
 
     def _check_text(self, text: Any, name: str, empty: str) -> None:
         problem = text_problem(text, absent=empty, surrogate=self.surrogate)

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from raydist.errors import InputError
 
 
-class Hits(NamedTuple):
+class BestRows(NamedTuple):
     """Best rows of each question, best first; where there are fewer than k, row -1 and score 0."""
 
     rows: np.ndarray  # int64, questions x k; numbers within the open shards: sentence_ids gives their ids

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from raydist.documents.schema import PASSAGES
 from raydist.errors import InputError
-from raydist.files.shards import Hits
+from raydist.files.shards import BestRows
 from raydist.files.storage import Storage
 from raydist.library import versions
 from raydist.library.segments import with_headings
@@ -137,7 +137,7 @@ class Library:
         depth = max(wanted, self.settings.depth) if kind == "hybrid" else wanted
         if not self.segments:
             return [[] for _ in questions]
-        hits: dict[str, Hits] = {}
+        hits: dict[str, BestRows] = {}
         if kind != "dense":
             hits["bm25"] = self._words.search(questions, depth, within=within)
         if kind != "bm25":
@@ -147,7 +147,7 @@ class Library:
             lists = [self._reranked(question, found) for question, found in zip(questions, lists)]
         return [found[:k] for found in lists]
 
-    def _ranked(self, kind: Kind, hits: Mapping[str, Hits], place: int, wanted: int) -> list[Found]:
+    def _ranked(self, kind: Kind, hits: Mapping[str, BestRows], place: int, wanted: int) -> list[Found]:
         """What was found for one question, best first."""
         row_of: dict[str, int] = {}
         scores: dict[str, dict[str, float]] = {}

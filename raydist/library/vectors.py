@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from raydist.files.shards import Hits
+from raydist.files.shards import BestRows
 from raydist.library.segments import Segment
 from raydist.library.settings import LibrarySettings
 from raydist.retrieval.dense import DenseIndex, Shard
@@ -25,5 +25,5 @@ class OpenVectors:
         shards = [Shard(segment.folder / "dense") for segment in segments]
         self.index = DenseIndex(shards, facts | {"rows": sum(map(len, segments))})
 
-    def search(self, questions: Sequence[str], k: int, within: np.ndarray | None) -> Hits:
+    def search(self, questions: Sequence[str], k: int, within: np.ndarray | None) -> BestRows:
         return self.index.search(self.encoder.encode(questions, together=1), k, within=within)

@@ -19,7 +19,7 @@ from torch import Tensor
 from raydist.config.explain import checked_section
 from raydist.config.objectives import AnswerContrastConfig
 from raydist.draws import keyed_uniform
-from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term, at_least_float32, gather_group
+from raydist.objectives.base import Batch, Objective, ReaderModel, ReaderOutput, Term, at_least_float32, gather_group
 from raydist.objectives.span import check_reduction
 from raydist.objectives.text_codes import span_text_codes
 
@@ -100,7 +100,7 @@ class AnswerContrast(Objective):
         """What multiplies the task's own loss, hard learning or plain: 1 - alpha."""
         return 1.0 - self.alpha_at(step)
 
-    def forward(self, batch: Batch, output: ReaderOutput, reader: Reader | None = None) -> dict[str, Term]:
+    def forward(self, batch: Batch, output: ReaderOutput, reader: ReaderModel | None = None) -> dict[str, Term]:
         """``loss``, and how near the best hard negative is to gold."""
         with torch.autocast(output.hidden_BTH.device.type, enabled=False):  # half precision is too coarse for cosines over tau
             return self._terms(batch, output)

@@ -155,7 +155,7 @@ class ReaderOutput(NamedTuple):
     end_BT: Tensor
 
 
-class Reader(Protocol):
+class ReaderModel(Protocol):
     """A span reader. A second pass over changed embeddings is ``reader(batch, embeddings_BTH)``."""
 
     def __call__(self, batch: Batch, embeddings_BTH: Tensor | None = None) -> ReaderOutput: ...

@@ -23,7 +23,7 @@ from raydist.config.explain import checked_section
 from raydist.config.objectives import HardLearningConfig
 from raydist.draws import keyed_uniform
 from raydist.errors import InputError
-from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term
+from raydist.objectives.base import Batch, Objective, ReaderModel, ReaderOutput, Term
 from raydist.objectives.span import check_reduction, span_log_probs
 
 PRIOR_LR = 1e-2
@@ -98,7 +98,7 @@ class HardLearning(Objective):
         """Hard EM's coin: the same for all rows, groups and ranks of a step."""
         return float(keyed_uniform(seed, step, "hard_em", np.zeros(1, np.int64))[0]) < min(step / self.hard_em_steps, 0.8)
 
-    def forward(self, batch: Batch, output: ReaderOutput, reader: Reader | None = None) -> dict[str, Term]:
+    def forward(self, batch: Batch, output: ReaderOutput, reader: ReaderModel | None = None) -> dict[str, Term]:
         """``loss`` (and ``anchor``) over all rows; over rows with an answer, how Z is weighed."""
         log_start_BT, log_end_BT = span_log_probs(output, batch, self.mask_non_passage)
         plain_B = -(log_start_BT.gather(1, batch.start_B[:, None]) + log_end_BT.gather(1, batch.end_B[:, None])).squeeze(1)

@@ -24,7 +24,7 @@ from raydist.objectives.base import (
     Batch,
     GroupRows,
     Objective,
-    Reader,
+    ReaderModel,
     ReaderOutput,
     Term,
     at_least_float32,
@@ -163,7 +163,7 @@ class Infomax(Objective):
             return []
         return [{"params": list(self.discriminators.parameters()), "lr": self.lr, "weight_decay": 0.0}]
 
-    def forward(self, batch: Batch, output: ReaderOutput, reader: Reader | None = None) -> dict[str, Term]:
+    def forward(self, batch: Batch, output: ReaderOutput, reader: ReaderModel | None = None) -> dict[str, Term]:
         partners = [draw_partners(rows, batch.seed, batch.step, self.variant) for rows in batch.groups]
         num_usable = float(sum((partner_G >= 0).sum() for partner_G in partners))
         partner_G = partners[batch.group]

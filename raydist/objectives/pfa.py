@@ -23,7 +23,7 @@ from raydist.objectives.base import (
     Batch,
     GroupRows,
     Objective,
-    Reader,
+    ReaderModel,
     ReaderOutput,
     Term,
     at_least_float32,
@@ -241,7 +241,7 @@ class Pfa(Objective):
         """Whether this step has a second pass."""
         return step % self.settings.every == 0
 
-    def forward(self, batch: Batch, output: ReaderOutput, reader: Reader) -> dict[str, Term]:
+    def forward(self, batch: Batch, output: ReaderOutput, reader: ReaderModel) -> dict[str, Term]:
         if not self.applies(batch.step):
             return {part: Term(self.nothing().to(output.hidden_BTH.device), 0.0) for part in self.part_weights}
         words_BTE = reader.embed(batch)
@@ -302,7 +302,7 @@ class Pfa(Objective):
         changed: ReaderOutput,
         words_BTE: Tensor,
         changed_BTE: Tensor,
-        reader: Reader,
+        reader: ReaderModel,
     ) -> dict[str, Term]:
         """The alignment and, with w1, the critic's own loss and its penalty."""
         if self.settings.align == "sinkhorn":
@@ -411,7 +411,7 @@ def keyed_draws(batch: Batch, like_BTE: Tensor, stream: str, *, normal: bool = F
 
 
 @torch.no_grad()
-def trace_row(pfa: Pfa, batch: Batch, reader: Reader, row: int = 0) -> dict[str, np.ndarray]:
+def trace_row(pfa: Pfa, batch: Batch, reader: ReaderModel, row: int = 0) -> dict[str, np.ndarray]:
     """One row's perturbed tokens before and after the encoder, for a picture: four arrays [tokens, units], float32.
 
     Keys ``embeddings``, ``embeddings_perturbed``, ``representations``, ``representations_perturbed``.

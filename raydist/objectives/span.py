@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from raydist.errors import InputError
-from raydist.objectives.base import Batch, Objective, Reader, ReaderOutput, Term, at_least_float32
+from raydist.objectives.base import Batch, Objective, ReaderModel, ReaderOutput, Term, at_least_float32
 
 REDUCTIONS = ("mean", "sum")
 
@@ -77,6 +77,6 @@ class Span(Objective):
     def weights(self, step: int) -> dict[str, float]:
         return {"loss": 1.0}
 
-    def forward(self, batch: Batch, output: ReaderOutput, reader: Reader | None = None) -> dict[str, Term]:
+    def forward(self, batch: Batch, output: ReaderOutput, reader: ReaderModel | None = None) -> dict[str, Term]:
         term = span_term(output, batch, span_reduction=self.span_reduction, mask_non_passage=self.mask_non_passage)
         return {"loss": term}

@@ -17,7 +17,7 @@ from raydist.reader.metrics import (
     score_nbest,
     score_predictions,
 )
-from raydist.records import EVALUATION_SCHEMA, Answer, Example
+from raydist.records import EVALUATION_SCHEMA, Example, GoldAnswer
 from raydist.statistics import adversarial_scores, bootstrap_interval
 
 Nbest = Mapping[str, Sequence[Mapping[str, Any]]]  # question id -> spans, best first; only "text" is sure to be there
@@ -35,7 +35,7 @@ def with_unique_ids(table: pa.Table) -> pa.Table:
 
 def examples_of(table: pa.Table) -> list[Example]:
     """The examples of a table that can be scored: those with a gold text, whatever its offset, or said to have none."""
-    rows = [row | {"answers": [Answer(**answer) for answer in row["answers"]]} for row in table.to_pylist()]
+    rows = [row | {"answers": [GoldAnswer(**answer) for answer in row["answers"]]} for row in table.to_pylist()]
     return [Example(**row) for row in rows if row["golds"] or row["is_impossible"]]
 
 

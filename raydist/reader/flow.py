@@ -190,7 +190,7 @@ def score_sets(run: Run) -> dict[str, dict[str, Any]]:
     threshold: float | None = None
     scores: dict[str, dict[str, Any]] = {}
     for name in sorted(names, key=lambda name: name != "dev"):  # dev first: its no-answer threshold serves the others
-        answers = Answers(read[name]) if name in read else Answers.of(tables[name])
+        answers = NbestLists(read[name]) if name in read else NbestLists.of(tables[name])
         found = _score_set(run, name, made[name], answers, threshold)
         if found is None:
             continue
@@ -207,18 +207,18 @@ def score_sets(run: Run) -> dict[str, dict[str, Any]]:
     return scores
 
 
-class Answers:
+class NbestLists:
     """n-best lists of a data set by question; where they are the run's own, with the questions that were asked."""
 
     def __init__(self, nbest: Mapping[str, Sequence[Mapping]], table: pa.Table | None = None) -> None:
         self.nbest, self.table = nbest, table
 
     @classmethod
-    def of(cls, table: pa.Table) -> Answers:
+    def of(cls, table: pa.Table) -> NbestLists:
         return cls(dict(zip(table["id"].to_pylist(), table["nbest"].to_pylist())), table)
 
 
-def _score_set(run: Run, name: str, made: Made, answers: Answers, threshold: float | None) -> dict[str, Any] | None:
+def _score_set(run: Run, name: str, made: Made, answers: NbestLists, threshold: float | None) -> dict[str, Any] | None:
     """Scores of one data set, written to the run; None where no question of it can be scored."""
     source, given = run.config.sets()[name], run.config.evaluate
     table = _asked(run, name, made, answers)
@@ -256,7 +256,7 @@ def _score_set(run: Run, name: str, made: Made, answers: Answers, threshold: flo
     return scores
 
 
-def _asked(run: Run, name: str, made: Made, answers: Answers) -> pa.Table:
+def _asked(run: Run, name: str, made: Made, answers: NbestLists) -> pa.Table:
     """The examples that are scored: those that were asked, or with another tool's answers those that the config chooses."""
     table = pa.concat_tables(made.tables())
     if answers.table is None:

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from raydist.errors import InputError
-from raydist.records import Answer, Example, Score
+from raydist.records import Example, GoldAnswer, Score
 
 RULES = ("squad", "mrqa", "hotpotqa", "mlqa")
 _CLOSED = frozenset({"yes", "no", "noanswer"})
@@ -154,7 +154,7 @@ def squad_scores(
     examples = []
     for id, gold in references.items():
         texts = [gold] if isinstance(gold, str) else gold
-        answers = [Answer(text, -1) for text in texts]
+        answers = [GoldAnswer(text, -1) for text in texts]
         examples.append(Example(id, "", "", answers, language=language or "en", is_impossible=not answers))
     if not examples:
         raise InputError("there is no reference: nothing to score")

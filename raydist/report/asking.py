@@ -15,7 +15,7 @@ import pyarrow as pa
 from raydist.report.markup import Html, el, is_number, join, table
 from raydist.report.parts import figures, with_interval
 from raydist.report.plots import line_plot
-from raydist.report.runs import Run
+from raydist.report.runs import ReportedRun
 
 CAUSES = {
     "right": "right",
@@ -29,7 +29,7 @@ STEPS = ("retrieve", "rerank", "read")
 CURVE_POINTS = 200
 
 
-def asking(run: Run) -> Html | None:
+def asking(run: ReportedRun) -> Html | None:
     """The whole chain of every set: answers, what was found, where the rest was lost, precision over answered share."""
     by_set = chain_measures(run.metrics)
     if not by_set:
@@ -91,7 +91,7 @@ def errors(by_set: dict[str, dict[str, Any]]) -> Html:
     return join([table(["Best answer", *head], rows), el("p", "Numbers of questions.", class_="note")])
 
 
-def precision_curve(run: Run) -> Html | None:
+def precision_curve(run: ReportedRun) -> Html | None:
     """Of the surest answers, how many are right: over the share of questions that they are."""
     curves = [(name, *surest_first(rows)) for name, rows in run.asked.items() if rows.num_rows]
     return line_plot("Right among the surest answers, %", curves, x_label="% of questions answered") if curves else None

@@ -33,7 +33,7 @@ from raydist.report.parts import (
 )
 from raydist.report.plots import dot_plot
 from raydist.report.published.reader import published
-from raydist.report.runs import Run
+from raydist.report.runs import ReportedRun
 from raydist.report.sections import notices
 from raydist.statistics import Comparison, adversarial_scores, compare_groups, holm
 
@@ -42,7 +42,7 @@ DISAGREEMENTS = 10  # of each kind and test set
 WHO_IS_RIGHT = ((True, True), (True, False), (False, True), (False, False))  # first run, other run
 
 
-def overview(runs: Sequence[Run]) -> Html:
+def overview(runs: Sequence[ReportedRun]) -> Html:
     """The runs and their colours."""
     rows = []
     for place, run in enumerate(runs):
@@ -52,7 +52,7 @@ def overview(runs: Sequence[Run]) -> Html:
     return join([table(["Run", "Task", "Model", "Steps", "Training took"], rows), *said])
 
 
-def scores(runs: Sequence[Run]) -> Html | None:
+def scores(runs: Sequence[ReportedRun]) -> Html | None:
     """Scores side by side, with the difference from the first run and whether it could be chance."""
     by_run = [run.scores() for run in runs]
     lines = [(name, measure) for name, found in by_set(by_run).items() for measure in main_measures(found)]
@@ -105,7 +105,7 @@ def corrected(tests: Mapping[Any, Comparison | None]) -> dict[Any, Comparison]:
     return {key: replace(test, p_value=p) for (key, test), p in zip(known.items(), p_values)}
 
 
-def paired_test(first: Sequence[Run], other: Sequence[Run], test_set: str, measure: str) -> Comparison | None:
+def paired_test(first: Sequence[ReportedRun], other: Sequence[ReportedRun], test_set: str, measure: str) -> Comparison | None:
     """Two groups of runs on the questions that all of them answered: over seeds, then questions.
 
     None where a run has no predictions, or the measure is not one of single questions.
@@ -123,7 +123,7 @@ def paired_groups(by_run: Sequence[dict[str, float]], first: int, kind: str = "q
     return compare_groups(answered[:first], answered[first:], samples=SAMPLES, resampled=kind)
 
 
-def question_scores(run: Run, test_set: str, measure: str) -> dict[str, float]:
+def question_scores(run: ReportedRun, test_set: str, measure: str) -> dict[str, float]:
     """Score by question from the run's predictions; of an adversarial set by original question, that of its worst copy."""
     rows = run.evaluations.get(test_set)
     kind = measure.removeprefix("addsent_")
@@ -140,7 +140,7 @@ class Group(NamedTuple):
     """Runs that differ in their seed alone."""
 
     name: str
-    runs: list[Run]
+    runs: list[ReportedRun]
 
     def values(self, test_set: str, measure: str) -> dict[str, float]:
         """A score by seed, of the runs that have it; a seed that comes again bears its run's name."""
@@ -153,9 +153,9 @@ class Group(NamedTuple):
         return found
 
 
-def seed_groups(runs: Sequence[Run]) -> list[Group]:
+def seed_groups(runs: Sequence[ReportedRun]) -> list[Group]:
     """The runs by all settings that change a result, but for the seed; in the order of their first runs."""
-    by_settings: list[tuple[dict[str, Any], list[Run]]] = []
+    by_settings: list[tuple[dict[str, Any], list[ReportedRun]]] = []
     for run in runs:
         own = {name: value for name, value in result_settings(run).items() if name != "seed"}
         group = next((group for first, group in by_settings if first and own and not changed_settings(first, own)), None)
@@ -168,7 +168,7 @@ def seed_groups(runs: Sequence[Run]) -> list[Group]:
     return [Group(name if names.count(name) == 1 else ", ".join(run.name for run in runs), runs) for name, runs in groups]
 
 
-def result_settings(run: Run) -> dict[str, Any]:
+def result_settings(run: ReportedRun) -> dict[str, Any]:
     """The run's settings that may change a score of its task."""
     task = run.setting("task")
     return {name: value for name, value in flat_values(run.config).items() if changes_scores(name, task)}
@@ -183,7 +183,7 @@ def group_name(names: Sequence[str]) -> str:
     return shared.removesuffix("seed").rstrip("_-. ") or ", ".join(names)
 
 
-def over_seeds(runs: Sequence[Run]) -> Html | None:
+def over_seeds(runs: Sequence[ReportedRun]) -> Html | None:
     """Mean, deviation and maximum over seeds, every seed, and how far each group is from the first one."""
     groups = seed_groups(runs)
     if not any(len({run.setting("seed") for run in group.runs}) > 1 for group in groups):
@@ -230,14 +230,14 @@ def seed_row(groups: Sequence[Group], values: Sequence[dict[str, float]], place:
     return [*row, el("div", gap, chance_of(test) if test else None, class_="difference n")]
 
 
-def beside_published(runs: Sequence[Run]) -> Html | None:
+def beside_published(runs: Sequence[ReportedRun]) -> Html | None:
     """Mean, deviation and maximum of each group of runs beside the published numbers, and where its setting differs."""
     parts = [published(group.runs, group.name) for group in seed_groups(runs) if group.runs[0].config]
     shown = [part for part in parts if part]
     return join(shown) if shown else None
 
 
-def retrieval(runs: Sequence[Run]) -> Html | None:
+def retrieval(runs: Sequence[ReportedRun]) -> Html | None:
     """Retrieval metrics of every method: a value for each group of runs, and its deviation where it has several seeds."""
     groups = seed_groups(runs)
     found = [[scores_by_set(run) for run in group.runs] for group in groups]
@@ -274,7 +274,9 @@ def retrieval(runs: Sequence[Run]) -> Html | None:
     return join([*parts, el("p", note, class_="note")])
 
 
-def paired_ranking(first: Sequence[Run], other: Sequence[Run], test_set: str, method: str, metric: str) -> Comparison | None:
+def paired_ranking(
+    first: Sequence[ReportedRun], other: Sequence[ReportedRun], test_set: str, method: str, metric: str
+) -> Comparison | None:
     """A method of two groups of runs, in per cent; None where a run has no values of single questions, or all are the same."""
     if metric not in RANKED_SCHEMA.names:
         return None
@@ -295,12 +297,12 @@ def mean_and_deviation(values: Sequence[float | None]) -> Html | None:
     return el("span", f"{np.mean(known):.2f}", deviation, class_="n")
 
 
-def curves(runs: Sequence[Run]) -> Html | None:
+def curves(runs: Sequence[ReportedRun]) -> Html | None:
     """Scores and losses over steps, overlaid."""
     return figures([*score_plots(runs), *loss_plots(runs), *other_plots(runs)])
 
 
-def disagreements(runs: Sequence[Run]) -> Html | None:
+def disagreements(runs: Sequence[ReportedRun]) -> Html | None:
     """Questions that the first run answers and another does not, and the other way round."""
     counts, examples = [], []
     for place, run in enumerate(runs[1:], 1):
@@ -323,7 +325,7 @@ def disagreements(runs: Sequence[Run]) -> Html | None:
     return join([table(head, counts), note, *examples])
 
 
-def paired_rows(first: Run, other: Run, test_set: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def paired_rows(first: ReportedRun, other: ReportedRun, test_set: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The rows of the questions that both runs answered, in the order of the first."""
     columns = ["id", "language", "question", "answers", "prediction", "em", "f1"]
     others = {(row["id"], row["language"]): row for row in other.evaluations[test_set].select(columns).to_pylist()}
@@ -338,7 +340,7 @@ def in_a_row(pair: tuple[dict[str, Any], dict[str, Any]]) -> list[Html]:
     return [el("bdi", text or "no answer") for text in (first["question"], gold, first["prediction"], other["prediction"])]
 
 
-def settings(runs: Sequence[Run]) -> Html | None:
+def settings(runs: Sequence[ReportedRun]) -> Html | None:
     """The settings in which the runs differ, and no others."""
     flat = [flatten(run.config) for run in runs]
     keys = [
@@ -355,12 +357,12 @@ def flatten(plain: Mapping[str, Any]) -> dict[str, str]:
     return {key: item if isinstance(item, str) else json.dumps(item, default=str) for key, item in flat_values(plain).items()}
 
 
-def named(place: int, run: Run) -> Html:
+def named(place: int, run: ReportedRun) -> Html:
     """A run with its colour."""
     return join([swatch(place), run.name])
 
 
-COMPARISONS: list[tuple[str, Callable[[Sequence[Run]], Html | None]]] = [
+COMPARISONS: list[tuple[str, Callable[[Sequence[ReportedRun]], Html | None]]] = [
     ("Runs", overview),
     ("Over seeds", over_seeds),
     ("Scores", scores),

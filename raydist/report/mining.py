@@ -24,7 +24,7 @@ import numpy as np
 from raydist.report.markup import Html, el, is_number, join, number, table
 from raydist.report.parts import chance, figures, measure_name, with_interval
 from raydist.report.plots import Curve, line_plot
-from raydist.report.runs import Run
+from raydist.report.runs import ReportedRun
 from raydist.statistics import holm
 
 METRICS = ("P@1", "P@5", "P@10", "MRR@100", "recall@10", "recall@100", "nDCG@10")
@@ -50,7 +50,7 @@ NAMES = {
 }
 
 
-def scores_by_set(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
+def scores_by_set(run: ReportedRun) -> dict[str, dict[str, dict[str, Any]]]:
     """Retrieval metrics in per cent, by test set, method and metric; with ``.low`` and ``.high`` where there are intervals."""
     by_set: dict[str, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
     for key, value in run.metrics.items():
@@ -64,7 +64,7 @@ def scores_by_set(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
     return by_set
 
 
-def differences(run: Run, test_set: str) -> Html | None:
+def differences(run: ReportedRun, test_set: str) -> Html | None:
     """How far methods are above others, paired over the questions."""
     start = f"retrieval.{test_set}."
     found: dict[tuple[str, str], dict[str, dict[str, float]]] = defaultdict(dict)
@@ -102,7 +102,7 @@ def ordered(methods: Iterable[str]) -> list[str]:
     return [method for method in METHODS if method in found] + [method for method in found if method not in METHODS]
 
 
-def retrieval(run: Run) -> Html | None:
+def retrieval(run: ReportedRun) -> Html | None:
     """Methods against metrics, for each test set."""
     parts: list[Html | None] = []
     for test_set, found in scores_by_set(run).items():
@@ -126,13 +126,13 @@ def retrieval(run: Run) -> Html | None:
     return join([*parts, el("p", note, class_="note")])
 
 
-def mined_pairs(run: Run) -> Html | None:
+def mined_pairs(run: ReportedRun) -> Html | None:
     """How many pairs each threshold keeps, and some of those that were kept and rejected."""
     parts = [part for part in (yield_plot(run), truth(run), mined_examples(run)) if part]
     return join(parts) if parts else None
 
 
-def yield_plot(run: Run) -> Html | None:
+def yield_plot(run: ReportedRun) -> Html | None:
     """Pairs over the threshold, and what the one in force keeps."""
     points = [point for point in listed(run.mined.get("points")) if is_number(point.get("threshold"))]
     if not points:
@@ -149,7 +149,7 @@ def yield_plot(run: Run) -> Html | None:
     return join([el("p", said) if said else None, figures([plot])])
 
 
-def truth(run: Run) -> Html | None:
+def truth(run: ReportedRun) -> Html | None:
     """How many of the kept pairs are right, where that is known."""
     right, answers, kept = (run.metrics.get(f"mining.{name}") for name in ("right", "answers", "silver"))
     if not is_number(right) or not is_number(answers) or not is_number(kept):
@@ -160,7 +160,7 @@ def truth(run: Run) -> Html | None:
     return el("p", el("b", f"{said}."), of_all)
 
 
-def mined_examples(run: Run) -> Html | None:
+def mined_examples(run: ReportedRun) -> Html | None:
     """Kept and rejected pairs, drawn by a hash of their ids."""
     if run.mined_examples is None or not run.mined_examples.num_rows:
         return None
@@ -197,7 +197,7 @@ def pair_card(row: dict[str, Any]) -> Html:
     )
 
 
-def cross_encoder(run: Run) -> Html | None:
+def cross_encoder(run: ReportedRun) -> Html | None:
     """How well the cross-encoder separates answers from other sentences, and whether its p is calibrated."""
     rows = [
         [NAMES.get(name, measure_name(name).capitalize().replace("_", " ")), 100 * value if name in PER_CENT else value]
@@ -215,7 +215,7 @@ def cross_encoder(run: Run) -> Html | None:
     return join([table(["Measure", "Value"], rows) if rows else None, note if rows else None, said, drawn, negatives(run)])
 
 
-def negatives(run: Run) -> Html | None:
+def negatives(run: ReportedRun) -> Html | None:
     """Which sources the negatives were to come from, and which they came from."""
     found = {
         tuple(name.removeprefix(NEGATIVES).split(".")): int(value)
@@ -229,7 +229,7 @@ def negatives(run: Run) -> Html | None:
     return join([table(["Negatives asked of", "Drawn from", "Pairs"], rows), el("p", note, class_="note")])
 
 
-def reliability(run: Run) -> Html | None:
+def reliability(run: ReportedRun) -> Html | None:
     """Share of answers against p, before and after calibration; on the diagonal p is right."""
     curves: list[Curve] = []
     said = []

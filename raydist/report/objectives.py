@@ -11,13 +11,13 @@ import numpy as np
 from raydist.report.markup import Html, el, is_number, join, table
 from raydist.report.parts import figures
 from raydist.report.plots import Curve, cloud_plot, line_plot, path_plot, running_mean
-from raydist.report.runs import Run
+from raydist.report.runs import ReportedRun
 
 # Terms that the sections here draw; the general curves leave them out.
 DRAWN_HERE = ("infomax.", "pfa.", "hard_learning.", "answer_contrast")
 
 
-def infomax(run: Run) -> Html | None:
+def infomax(run: ReportedRun) -> Html | None:
     """The two bounds, and how often the discriminators are right."""
     parts = [part for part in ("local", "global") if len(run.series(f"loss.infomax.{part}")[0])]
     if not parts:
@@ -44,7 +44,7 @@ def infomax(run: Run) -> Html | None:
     return join([el("p", note, class_="note"), figures(drawn), table(head, rows)])
 
 
-def pfa(run: Run) -> Html | None:
+def pfa(run: ReportedRun) -> Html | None:
     """The task's loss against the alignment, and one passage before and after the perturbation."""
     trace = run.traces.get("pfa")
     if not trace and not any(key.startswith("loss.pfa.") for key in run.step_keys()):
@@ -107,7 +107,7 @@ def _clouds(trace: dict[str, Any]) -> Html | None:
     return join([el("h3", "One passage, clean and perturbed"), el("p", note, class_="note"), figures(drawn)])
 
 
-def n_best_gain(run: Run) -> Html | None:
+def n_best_gain(run: ReportedRun) -> Html | None:
     """Hard learning and answer contrast: how often a right answer is among the k best, before and after."""
     plots = [
         line_plot(title, [curve for curve in curves if len(curve[1])], smooth=True, note=note)
@@ -126,7 +126,7 @@ def n_best_gain(run: Run) -> Html | None:
     return join([before_after, figures(plots)]) if before_after or any(plots) else None
 
 
-def _before_and_after(run: Run) -> Html | None:
+def _before_and_after(run: ReportedRun) -> Html | None:
     assert run.base is not None
     before, after = _at_k(run.base), _at_k(run)
     shared = {place: sorted(after[place].keys() & before[place].keys()) for place in after if place in before}
@@ -162,7 +162,7 @@ def _before_and_after(run: Run) -> Html | None:
     return join([el("p", note, class_="note"), table(["EM", *(f"k = {k}" for k in all_ks)], rows), figures(drawn)])
 
 
-def _at_k(run: Run) -> dict[tuple[str, str], dict[int, float]]:
+def _at_k(run: ReportedRun) -> dict[tuple[str, str], dict[int, float]]:
     """em@k by (test set, language), the language empty where the whole set is meant."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for test_set, scored in run.scores().items():
@@ -173,7 +173,7 @@ def _at_k(run: Run) -> dict[tuple[str, str], dict[int, float]]:
     return found
 
 
-def _curve(run: Run, key: str, label: str) -> Curve:
+def _curve(run: ReportedRun, key: str, label: str) -> Curve:
     return (label, *run.series(key))
 
 
@@ -185,14 +185,14 @@ def _with_level(curves: list[Curve], label: str, level: float) -> list[Curve]:
     return [*curves, (label, np.array([steps.min(), steps.max()]), np.array([level, level]))]
 
 
-def _path(run: Run, x_key: str, y_key: str) -> np.ndarray:
+def _path(run: ReportedRun, x_key: str, y_key: str) -> np.ndarray:
     """Running means of two quantities at the steps where both were logged, [N, 2]."""
     (x_steps, x), (y_steps, y) = run.series(x_key), run.series(y_key)
     steps, x_places, y_places = np.intersect1d(x_steps, y_steps, return_indices=True)
     return np.stack([running_mean(values, max(1, len(steps) // 15)) for values in (x[x_places], y[y_places])], axis=1)
 
 
-def _how_aligned(run: Run) -> str | None:
+def _how_aligned(run: ReportedRun) -> str | None:
     settings = run.setting("objectives", "pfa")
     if not isinstance(settings, dict):
         return None

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from raydist.report.markup import Bar, Html, bars, el, is_number, join, legend, number
 from raydist.report.plots import Curve, line_plot
-from raydist.report.runs import Run
+from raydist.report.runs import ReportedRun
 
 LENGTHS = ((1, "1 word"), (2, "2 words"), (4, "3–4 words"), (8, "5–8 words"))
 
@@ -24,7 +24,7 @@ def figures(drawn: Iterable[Html | None]) -> Html | None:
     return el("div", *found, class_="figures") if found else None
 
 
-def loss_plots(runs: Sequence[Run], apart: tuple[str, ...] = ()) -> list[Html | None]:
+def loss_plots(runs: Sequence[ReportedRun], apart: tuple[str, ...] = ()) -> list[Html | None]:
     """The total with what each term adds to it, then each term before its weight, but for terms that are drawn ``apart``."""
     terms = shared_keys(runs, lambda key: key.startswith("loss."))
     note = "faint: as logged; bold: running mean"
@@ -40,7 +40,7 @@ def loss_plots(runs: Sequence[Run], apart: tuple[str, ...] = ()) -> list[Html | 
     return plots
 
 
-def score_plots(runs: Sequence[Run]) -> list[Html | None]:
+def score_plots(runs: Sequence[ReportedRun]) -> list[Html | None]:
     """Scores during training: a figure for each set of one run, for each score of several."""
     keys = list(dict.fromkeys(key for run in runs for key in run.score_keys()))
     if len(runs) > 1:
@@ -52,24 +52,24 @@ def score_plots(runs: Sequence[Run]) -> list[Html | None]:
     return [line_plot(f"Score on {test_set}", found) for test_set, found in by_set.items()]
 
 
-def other_plots(runs: Sequence[Run]) -> list[Html | None]:
+def other_plots(runs: Sequence[ReportedRun]) -> list[Html | None]:
     """Learning rate, gradient norm."""
     named = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
     return [line_plot(title, over_runs(runs, key, title), smooth=key == "grad_norm") for key, title in named.items()]
 
 
-def over_runs(runs: Sequence[Run], key: str, label: str) -> list[Curve]:
+def over_runs(runs: Sequence[ReportedRun], key: str, label: str) -> list[Curve]:
     """One curve for each run that logged ``key``; several runs go by their names, and an empty one keeps its colour."""
     if len(runs) == 1:
         return [(label, *runs[0].series(key))] if len(runs[0].series(key)[0]) else []
     return [(run.name, *run.series(key)) for run in runs]
 
 
-def shared_keys(runs: Sequence[Run], wanted: Callable[[str], bool]) -> list[str]:
+def shared_keys(runs: Sequence[ReportedRun], wanted: Callable[[str], bool]) -> list[str]:
     return list(dict.fromkeys(key for run in runs for key in run.step_keys() if wanted(key)))
 
 
-def language_bars(runs: Sequence[Run]) -> Html | None:
+def language_bars(runs: Sequence[ReportedRun]) -> Html | None:
     """F1 of each language of each test set, from the predictions, else from metrics.json; None for a single language."""
     found: dict[tuple[str, str], list[Bar | None]] = {}
     for place, run in enumerate(runs):
@@ -92,7 +92,7 @@ def language_bars(runs: Sequence[Run]) -> Html | None:
     return join([note, legend([run.name for run in runs]), bars(rows)])
 
 
-def length_bars(runs: Sequence[Run]) -> Html | None:
+def length_bars(runs: Sequence[ReportedRun]) -> Html | None:
     """F1 by the number of words of the shortest right answer."""
     order = [*(label for _, label in LENGTHS), "9 words or more", "no answer"]
     parts: list[object] = []
@@ -156,7 +156,7 @@ def drawing_key(id: str, language: str | None) -> bytes:
     return blake2b(f"{id}\0{language}".encode()).digest()
 
 
-def model_name(run: Run) -> str | None:
+def model_name(run: ReportedRun) -> str | None:
     """The encoder; of another tool's answers the files that they are in."""
     if run.is_foreign:
         return f"another tool's answers: {', '.join(dict.fromkeys(run.setting('evaluate', 'predictions').values()))}"

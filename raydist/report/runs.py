@@ -26,7 +26,7 @@ OF_MINING = frozenset({"cross_encoder", "mining"})  # others, of a run that mine
 
 
 @dataclass
-class Run:
+class ReportedRun:
     """What a run left behind. Scores are from 0 to 100."""
 
     path: Path
@@ -40,7 +40,7 @@ class Run:
     rejected: pa.Table | None = None
     evaluations: dict[str, pa.Table] = field(default_factory=dict)
     traces: dict[str, dict[str, Any]] = field(default_factory=dict)  # trace/*.json by name
-    base: Run | None = None  # the reader that made this run's n-best sets, with its final scores alone
+    base: ReportedRun | None = None  # the reader that made this run's n-best sets, with its final scores alone
     ranked: dict[str, pa.Table] = field(default_factory=dict)  # ranked/*.parquet by test set
     asked: dict[str, pa.Table] = field(default_factory=dict)  # asking/*.parquet by set
     mined: dict[str, Any] = field(default_factory=dict)  # mining/yield.json
@@ -121,7 +121,7 @@ class Run:
         return value
 
 
-def load_runs(paths: Sequence[Path]) -> list[Run]:
+def load_runs(paths: Sequence[Path]) -> list[ReportedRun]:
     """All runs, each under a name of its own."""
     if not paths:
         raise InputError("no run was given; name at least one run directory, such as runs/quickstart")
@@ -132,12 +132,12 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     return runs
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path) -> ReportedRun:
     """Read what is there; say what is missing and what could not be read."""
     if not path.is_dir():
         seen = "is a file" if path.exists() else "does not exist"
         raise InputError(f"{path} {seen}; a report is made of a run directory, such as runs/quickstart")
-    run = Run(path, path.resolve().name)
+    run = ReportedRun(path, path.resolve().name)
     reads = {
         "config.yaml": (_read_config, "the settings"),
         "metrics.jsonl": (_read_steps, "logged steps"),
@@ -186,22 +186,22 @@ def _is_expected(name: str, task: object) -> bool:
     return task != "documents" or name not in ("metrics.jsonl", "stages.json")  # nothing is trained
 
 
-def _read_config(run: Run, file: Path) -> None:
+def _read_config(run: ReportedRun, file: Path) -> None:
     run.config_text = file.read_text(encoding="utf-8")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     run.config = _mapping(yaml.load(run.config_text, Loader=loader))
 
 
-def _read_metrics(run: Run, file: Path) -> None:
+def _read_metrics(run: ReportedRun, file: Path) -> None:
     run.metrics = _json(file)
 
 
-def _read_stages(run: Run, file: Path) -> None:
+def _read_stages(run: ReportedRun, file: Path) -> None:
     stages = _json(file)
     run.stages = [{"title": name} | stage for name, stage in stages.items() if isinstance(stage, dict)]
 
 
-def _read_steps(run: Run, file: Path) -> None:
+def _read_steps(run: ReportedRun, file: Path) -> None:
     rows: dict[float, dict[str, Any]] = defaultdict(dict)
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     unreadable = 0
@@ -217,7 +217,7 @@ def _read_steps(run: Run, file: Path) -> None:
     run.last_step_at = datetime.fromtimestamp(file.stat().st_mtime, UTC)
 
 
-def _read_evaluations(run: Run, folder: Path) -> None:
+def _read_evaluations(run: ReportedRun, folder: Path) -> None:
     for file in sorted(folder.glob("*.parquet")):
         table = _read_table(run, file, EVALUATION_SCHEMA)
         if table is not None:
@@ -226,12 +226,12 @@ def _read_evaluations(run: Run, folder: Path) -> None:
         run.missing.append(f"{folder.name} (predictions with their scores)")
 
 
-def _read_traces(run: Run, folder: Path) -> None:
+def _read_traces(run: ReportedRun, folder: Path) -> None:
     for file in sorted(folder.glob("*.json")):
         run.traces[file.stem] = _json(file)
 
 
-def _read_base(run: Run, file: Path) -> None:
+def _read_base(run: ReportedRun, file: Path) -> None:
     name = _json(file).get("run")
     beside = run.path.resolve().parent
     found = Path(os.path.normpath(beside / name)) if isinstance(name, str) and name else beside
@@ -239,58 +239,58 @@ def _read_base(run: Run, file: Path) -> None:
     if found in (root, beside, run.path.resolve()) or not found.is_relative_to(root):
         raise ValueError(f"the way from {beside} to another run in {root} was wanted, got {name!r}")
     if (found / "metrics.json").exists():
-        run.base = Run(found, found.name)
+        run.base = ReportedRun(found, found.name)
         _read_metrics(run.base, found / "metrics.json")
     else:
         run.missing.append(f"{name}/metrics.json (scores of the base reader)")
 
 
-def _storage_of(run: Run) -> Path:
+def _storage_of(run: ReportedRun) -> Path:
     """The folder that the run's name starts in; the one it is in, where it was moved or its name is not known."""
     path, name = run.path.resolve(), Path(str(run.setting("name") or run.path.name))
     is_there = path.parts[-len(name.parts) :] == name.parts and not name.is_absolute()
     return path.parents[len(name.parts) - 1] if is_there else path.parent
 
 
-def _read_overlap(run: Run, file: Path) -> None:
+def _read_overlap(run: ReportedRun, file: Path) -> None:
     run.overlap = [str(line["text"]) for line in json.loads(file.read_text(encoding="utf-8"))]
 
 
-def _read_ranked(run: Run, folder: Path) -> None:
+def _read_ranked(run: ReportedRun, folder: Path) -> None:
     for file in sorted(folder.glob("*.parquet")):
         table = _read_table(run, file, RANKED_SCHEMA)
         if table is not None:
             run.ranked[file.stem] = table
 
 
-def _read_asked(run: Run, folder: Path) -> None:
+def _read_asked(run: ReportedRun, folder: Path) -> None:
     for file in sorted(folder.glob("*.parquet")):
         table = _read_table(run, file, ASKED_SCHEMA)
         if table is not None:
             run.asked[file.stem] = table
 
 
-def _read_yield(run: Run, file: Path) -> None:
+def _read_yield(run: ReportedRun, file: Path) -> None:
     run.mined = _json(file)
 
 
-def _read_mined_examples(run: Run, file: Path) -> None:
+def _read_mined_examples(run: ReportedRun, file: Path) -> None:
     run.mined_examples = _read_table(run, file, MINED_EXAMPLE_SCHEMA)
 
 
-def _read_cross_encoder(run: Run, file: Path) -> None:
+def _read_cross_encoder(run: ReportedRun, file: Path) -> None:
     run.cross_encoder = _json(file)
 
 
-def _read_reliability(run: Run, file: Path) -> None:
+def _read_reliability(run: ReportedRun, file: Path) -> None:
     run.reliability = _json(file)
 
 
-def _note_damage(run: Run, name: str, error: Exception) -> None:
+def _note_damage(run: ReportedRun, name: str, error: Exception) -> None:
     run.damaged.append(f"{name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
 
 
-def _read_table(run: Run, file: Path, schema: pa.Schema) -> pa.Table | None:
+def _read_table(run: ReportedRun, file: Path, schema: pa.Schema) -> pa.Table | None:
     try:
         table = pq.ParquetFile(file).read()
         if schema == REJECTED_SCHEMA and "unit" not in table.column_names:  # of a corpus that was read before there was one

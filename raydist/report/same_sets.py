@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from raydist.report.runs import Run
+from raydist.report.runs import ReportedRun
 
 CHOICE = ("questions", "leave_out", "only", "adversarial")  # keys of a data set that say which questions of its files
 
 
-def part_sets(runs: Sequence[Run]) -> None:
+def part_sets(runs: Sequence[ReportedRun]) -> None:
     """Give a set another name in the runs where it is not what the first run with that name has: squad, squad (2)."""
     for name in dict.fromkeys(name for run in runs for name in _set_names(run)):
         kinds: list[Any] = []
@@ -26,11 +26,11 @@ def part_sets(runs: Sequence[Run]) -> None:
                 run.apart.append(f"{name} is of other files, or other questions of them, than {name} of the runs before it")
 
 
-def _set_names(run: Run) -> Iterator[str]:
+def _set_names(run: ReportedRun) -> Iterator[str]:
     yield from dict.fromkeys([*run.scores(), *run.evaluations, *run.retrieval_sets()])
 
 
-def _kind(run: Run, name: str) -> Any:
+def _kind(run: ReportedRun, name: str) -> Any:
     """What says whether two sets are the same; None where nothing does. Stages are known by the content of their files."""
     data, corpus = (run.setting(section, name) or run.setting(section, "test", name) for section in ("data", "corpus"))
     source = corpus if name in run.retrieval_sets() else data

@@ -31,7 +31,7 @@ from raydist.report.parts import (
 from raydist.report.plots import line_plot
 from raydist.report.published.reader import published
 from raydist.report.published.retrieval import published_retrieval
-from raydist.report.runs import Run
+from raydist.report.runs import ReportedRun
 
 HEADLINES = ("gold_silver_weighted", "gold_silver", "gold", "untrained", "bm25")  # the first of them that a run has
 TILES = ("addsent_f1", "f1", "em")  # the first of them is the large one
@@ -39,7 +39,7 @@ EXAMPLES = 20  # right ones, and as many wrong ones, of each test set
 FIRST_REJECTED = 10
 
 
-def overview(run: Run) -> Html:
+def overview(run: ReportedRun) -> Html:
     """What was run, how it went, and what is not there yet."""
     tiles = retrieval_tiles(run)
     for test_set, found in run.scores().items():
@@ -70,7 +70,7 @@ def tile(value: str, name: str, below: Sequence[str]) -> Html:
     return el("div", el("b", value, el("small", " ", name)), el("span", " · ".join(below)))
 
 
-def retrieval_tiles(run: Run) -> list[Html]:
+def retrieval_tiles(run: ReportedRun) -> list[Html]:
     """MRR on each retrieval set by the run's own method, or the best-known one that it has."""
     tiles = []
     for test_set, found in scores_by_set(run).items():
@@ -82,7 +82,7 @@ def retrieval_tiles(run: Run) -> list[Html]:
     return tiles
 
 
-def objectives_trained(run: Run) -> str | None:
+def objectives_trained(run: ReportedRun) -> str | None:
     """What the training minimised, by the names of the config."""
     if run.is_foreign:
         return None
@@ -98,7 +98,7 @@ def objectives_trained(run: Run) -> str | None:
     return ", ".join(on) or None
 
 
-def notices(run: Run) -> Html | None:
+def notices(run: ReportedRun) -> Html | None:
     """What the numbers must be read with, and what the report could not show."""
     if not (run.missing or run.damaged or run.overlap or run.apart):
         return None
@@ -109,7 +109,7 @@ def notices(run: Run) -> Html | None:
     return el("div", *overlap, missing, *damaged, class_="notice")
 
 
-def scores(run: Run) -> Html | None:
+def scores(run: ReportedRun) -> Html | None:
     """Every number of metrics.json that is about a test set."""
     by_set = run.scores()
     if not by_set:
@@ -140,12 +140,12 @@ def scores(run: Run) -> Html | None:
     return join(parts)
 
 
-def curves(run: Run) -> Html | None:
+def curves(run: ReportedRun) -> Html | None:
     """Losses, scores, learning rate and gradient norm over steps."""
     return figures([*loss_plots([run], apart=DRAWN_HERE), *score_plots([run]), *other_plots([run])])
 
 
-def throughput(run: Run) -> Html | None:
+def throughput(run: ReportedRun) -> Html | None:
     """How fast training went."""
     steps, rates = run.series("examples_per_s")
     if not np.isfinite(rates).any():
@@ -158,17 +158,17 @@ def throughput(run: Run) -> Html | None:
     return join([el("p", note + whole), figures([plot])])
 
 
-def languages(run: Run) -> Html | None:
+def languages(run: ReportedRun) -> Html | None:
     """F1 by language."""
     return language_bars([run])
 
 
-def answer_lengths(run: Run) -> Html | None:
+def answer_lengths(run: ReportedRun) -> Html | None:
     """F1 by the length of the shortest right answer."""
     return length_bars([run])
 
 
-def predictions(run: Run) -> Html | None:
+def predictions(run: ReportedRun) -> Html | None:
     """Right and wrong predictions of each test set, with the passage marked up."""
     if not run.evaluations:
         return None
@@ -231,7 +231,7 @@ def card(row: dict[str, Any]) -> Html:
     )
 
 
-def rejected(run: Run) -> Html | None:
+def rejected(run: ReportedRun) -> Html | None:
     """Input that was left out, by reason, and the first few rows of it."""
     if run.rejected is None or not run.rejected.num_rows:
         return None
@@ -251,7 +251,7 @@ def rejected(run: Run) -> Html | None:
     )
 
 
-def stages(run: Run) -> Html | None:
+def stages(run: ReportedRun) -> Html | None:
     """What each stage made, in how long, and which were ready from before."""
     if not run.stages:
         return None
@@ -263,18 +263,18 @@ def stages(run: Run) -> Html | None:
     return table(["Stage", "Rows", "Time", "", "Folder"], rows)
 
 
-def files(run: Run) -> Html | None:
+def files(run: ReportedRun) -> Html | None:
     """The settings, complete, and every final number."""
     texts = {"config.yaml": run.config_text.rstrip(), "metrics.json": json.dumps(run.metrics, indent=1) if run.metrics else ""}
     return join(el("details", el("summary", name), el("pre", text)) for name, text in texts.items() if text) or None
 
 
-def beside_published(run: Run) -> Html | None:
+def beside_published(run: ReportedRun) -> Html | None:
     """A reader's numbers, or a retriever's, beside those of the papers."""
     return published([run]) or published_retrieval(run)
 
 
-SECTIONS: list[tuple[str, Callable[[Run], Html | None]]] = [
+SECTIONS: list[tuple[str, Callable[[ReportedRun], Html | None]]] = [
     ("Overview", overview),
     ("Scores", scores),
     ("Answers from documents", asking),

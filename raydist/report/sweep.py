@@ -15,7 +15,7 @@ from raydist.report.html import write_page
 from raydist.report.markup import Html, el, is_number, join, number, table
 from raydist.report.parts import figures, score_name
 from raydist.report.plots import COLOURS, INK, draw_figure
-from raydist.report.runs import Run, load_run
+from raydist.report.runs import ReportedRun, load_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -164,7 +164,7 @@ def coordinates(found: Mapping[str, Any]) -> Html | None:
     return draw_figure("Parallel coordinates", draw, [], size=wide, box=(0.04, 0.96, 0.12, 0.96), note=note)
 
 
-def curves(found: Mapping[str, Any], runs: Mapping[str, Run]) -> Html | None:
+def curves(found: Mapping[str, Any], runs: Mapping[str, ReportedRun]) -> Html | None:
     """The dev score (the loss, where none was taken) over steps: the best settings in colour, the others behind them."""
     keys = [key for run in runs.values() for key in run.score_keys()]
     key = found["metric"] if found["metric"] in keys else next(iter(keys), "loss")

@@ -43,7 +43,7 @@ import pyarrow.compute as pc
 
 from raydist.errors import InputError
 from raydist.files.shards import (
-    Hits,
+    BestRows,
     OpenShards,
     build_shards,
     load_array,
@@ -350,21 +350,21 @@ class Index(OpenShards):
         threads: int = 1,
         backend: Backend = "auto",
         within: np.ndarray | None = None,
-    ) -> Hits:
+    ) -> BestRows:
         """The k best rows of the open shards for each question, a text or a list of terms; ties by sentence id. ``within``: a
         mask of the rows that are looked at.
         """
         if k < 1:
             raise InputError(f"search wants k of 1 or more, got {k}")
         if not questions:
-            return Hits(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32))
+            return BestRows(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32))
         terms, query = self._weigh(questions)
         hits = []
         for shard, shares, first_row in zip(self.shards, self._shares, self.first_row):
             here = query.with_terms(shard.vocabulary.find(terms))
             allowed = np.zeros(0, bool) if within is None else within[first_row : first_row + shard.num_rows]
             rows, scores = _search_shard(shard, shares, here, allowed, k, threads, backend)
-            hits.append(Hits(np.where(rows >= 0, rows + first_row, -1), scores))
+            hits.append(BestRows(np.where(rows >= 0, rows + first_row, -1), scores))
         return hits[0] if len(hits) == 1 else self._merge(hits, k)
 
     def _weigh(self, questions: Sequence[str] | Sequence[Sequence[str]]) -> tuple[list[str], _Query]:
@@ -390,14 +390,14 @@ class Index(OpenShards):
         terms = self.vocabulary.terms.take(pa.array(distinct)).to_pylist()
         return terms, _Query(bounds, number, (times * idf[number]).astype(np.float32))
 
-    def _merge(self, hits: Sequence[Hits], k: int) -> Hits:
+    def _merge(self, hits: Sequence[BestRows], k: int) -> BestRows:
         rows = np.concatenate([part.rows for part in hits], axis=1)
         scores = np.concatenate([part.scores for part in hits], axis=1)
         least = -np.partition(-scores, k - 1, axis=1)[:, k - 1 : k]
         question, column = np.nonzero((scores > 0) & (scores >= least))
         kept_rows, kept_scores = rows[question, column], scores[question, column]
         order, rank = merge_top_k(question, self._ids(kept_rows), kept_scores, k)
-        best = Hits(np.full((len(rows), k), -1, np.int64), np.zeros((len(rows), k), np.float32))
+        best = BestRows(np.full((len(rows), k), -1, np.int64), np.zeros((len(rows), k), np.float32))
         best.rows[question[order], rank] = kept_rows[order]
         best.scores[question[order], rank] = kept_scores[order]
         return best

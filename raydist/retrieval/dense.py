@@ -38,7 +38,7 @@ from torch import Tensor
 from raydist.cores import bf16_instructions
 from raydist.errors import InputError
 from raydist.files.shards import (
-    Hits,
+    BestRows,
     OpenShards,
     build_shards,
     load_strings,
@@ -225,7 +225,7 @@ class DenseIndex(OpenShards):
         question_block: int | None = None,
         row_block: int | None = None,
         within: np.ndarray | None = None,
-    ) -> Hits:
+    ) -> BestRows:
         """The k best rows of the open shards for each query vector, best first; ties by sentence id. ``within``: a mask of the
         rows that are looked at (of exact shards).
         """
@@ -236,7 +236,7 @@ class DenseIndex(OpenShards):
             raise InputError(f"queries of shape {queries.shape} for an index of {self.dimension} units: give one row for each")
         if not np.isfinite(queries).all():
             raise InputError(f"query {int(np.flatnonzero(~np.isfinite(queries).all(1))[0])} is not finite")
-        hits = Hits(np.full((len(queries), k), -1, np.int64), np.zeros((len(queries), k), np.float32))
+        hits = BestRows(np.full((len(queries), k), -1, np.int64), np.zeros((len(queries), k), np.float32))
         kept = None if within is None or within.all() else np.flatnonzero(within)
         if kept is not None and self._faiss:
             raise InputError(f"some rows of a dense index of kind {self.settings.kind} cannot be searched; take kind flat")
@@ -333,7 +333,7 @@ class DenseIndex(OpenShards):
             return vectors
         return vectors.to(self.device)
 
-    def _settle(self, hits: Hits, questions: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> None:
+    def _settle(self, hits: BestRows, questions: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> None:
         """Final scores of proposed rows, and the best of them in order."""
         scores_QK = self._final_scores(queries, rows)
         order = self._order(scores_QK, rows)[:, :k]

@@ -13,7 +13,7 @@ from experiments import CONFIGS, changed_settings, comparisons, is_done, run_nam
 from raydist.config import load_config, to_yaml
 from raydist.report.published.reader import _exactness, differences, fits, objectives_of
 from raydist.report.published.tables import papers
-from raydist.report.runs import Run
+from raydist.report.runs import ReportedRun
 
 
 def names(group: str, only: tuple[str, ...] = ()) -> list[list[str]]:
@@ -78,7 +78,7 @@ OURS = {"pfa.start", "pfa.penalty_at", "pfa.critic_sees", "hard_learning.mode"} 
 
 def published_row(path, paper: int) -> tuple[str, set[str]]:
     """The row that speaks most exactly of a config, and in which settings of its objectives the config is not as published."""
-    run = Run(path, path.stem, load_config(str(path)).config.model_dump(mode="json"))
+    run = ReportedRun(path, path.stem, load_config(str(path)).config.model_dump(mode="json"))
     objectives, setting = objectives_of(run), papers()[paper][0]
     row = max((row for row in setting.rows if fits(row, objectives)), key=_exactness)
     what = [str(line[0]) for line in differences([run], setting, [], {}, row, objectives)]

@@ -16,7 +16,7 @@ from raydist.corpus.rejected import (
     NOT_IN_PASSAGE,
     WRONG_TYPE,
 )
-from raydist.records import Answer
+from raydist.records import GoldAnswer
 
 
 def test_missing_ids_are_made_from_question_and_passage_and_do_not_depend_on_the_file(tmp_path):
@@ -30,13 +30,13 @@ def test_missing_ids_are_made_from_question_and_passage_and_do_not_depend_on_the
 def test_an_answer_off_its_offset_is_refused_alone(tmp_path):
     path = write(tmp_path / "x", squad(qa(answers=[("Oslo", 33), ("Oslo", 34), ("Oslo", -5), ("Ada", 21), ("Oslo", 1000)])))
     [example], rejected, counts = read(path)
-    assert example.answers == [Answer("Oslo", 34)]
+    assert example.answers == [GoldAnswer("Oslo", 34)]
     assert (counts.answers, counts.answers_rejected, counts.questions_rejected) == (5, 4, 0)
     assert {r.reason for r in rejected} == {NOT_AT_OFFSET}
     assert rejected[0].detail == "'Oslo' at 33, where there is ' Osl'"
     # repaired where the text occurs once: Oslo does, Ada (0 and 22) does not
     [example], _, counts = read(path, repair_offsets=True)
-    assert example.answers == [Answer("Oslo", 34)] * 4
+    assert example.answers == [GoldAnswer("Oslo", 34)] * 4
     assert (counts.answers_repaired, counts.answers_rejected) == (3, 1)
 
 

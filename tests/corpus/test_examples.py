@@ -17,7 +17,7 @@ from raydist.corpus.rejected import (
     WRONG_WIDTH,
 )
 from raydist.errors import InputError
-from raydist.records import Answer
+from raydist.records import GoldAnswer
 
 
 def test_csv_with_mapped_columns_quotes_and_line_numbers(tmp_path):
@@ -32,7 +32,9 @@ def test_csv_with_mapped_columns_quotes_and_line_numbers(tmp_path):
     columns = {"id": "key", "question": "q", "context": "passage", "answer": "gold", "answer_start": "at"}
     examples, rejected, _ = read(write(tmp_path / "x.txt", text), columns=columns)
     assert [(e.id, e.line, e.answers) for e in examples] == [
-        ("1", 2, [Answer("Lund", 16)]), ("2", 3, [Answer("two", 5), Answer("One", 0)]), ("3", 5, [Answer("Lund", 16)])
+        ("1", 2, [GoldAnswer("Lund", 16)]),
+        ("2", 3, [GoldAnswer("two", 5), GoldAnswer("One", 0)]),
+        ("3", 5, [GoldAnswer("Lund", 16)]),
     ]  # fmt: skip
     assert examples[1].question == "Which\nword?"
     assert [(r.line, r.reason) for r in rejected] == [
@@ -76,7 +78,7 @@ def test_parquet_splits_by_row_groups_and_numbers_rows(tmp_path):
     pieces = [example for split in splits for example in read_split(split)[0]]
     whole = read(path)[0]
     assert pieces == whole
-    assert [(e.id, e.line, e.answers) for e in whole] == [(str(i), i + 1, [Answer("Ada", 22)]) for i in range(5)]
+    assert [(e.id, e.line, e.answers) for e in whole] == [(str(i), i + 1, [GoldAnswer("Ada", 22)]) for i in range(5)]
     packed = read(parquet(tmp_path / "y", rows, packed=True))[0]
     assert [e.id for e in packed] == [e.id for e in whole]
 

@@ -9,7 +9,7 @@ from helpers.question_files import read_hub
 
 from raydist.corpus.hub import hub_language
 from raydist.errors import InputError
-from raydist.records import Answer
+from raydist.records import GoldAnswer
 
 CONTEXT = "Ada was born in Lund. Ada died in Oslo."
 ROWS = [
@@ -40,7 +40,7 @@ def folder(request, tmp_path):
 def test_a_local_folder_reads_with_the_same_checks(folder):
     examples, rejected, counts = read_hub(str(folder), "train", language="en")
     assert [(e.id, e.line, e.is_impossible, e.answers) for e in examples] == [
-        ("a", 1, False, [Answer("Lund", 16)]),
+        ("a", 1, False, [GoldAnswer("Lund", 16)]),
         ("b", 2, True, []),  # the folder is called squad_v2
     ]
     assert examples[0].file == f"hub:{folder}/train"

@@ -2,13 +2,13 @@ import pyarrow as pa
 import pytest
 
 from raydist.reader.evaluate import evaluate_set, examples_of, with_unique_ids
-from raydist.records import EVALUATION_SCHEMA, Answer, Example, examples_table
+from raydist.records import EVALUATION_SCHEMA, Example, GoldAnswer, examples_table
 
 TEXT = "It was built in 1894 and fell in 1911."
 
 
 def example(id: str, answer: str | None, language: str = "en") -> Example:
-    answers = [Answer(answer, TEXT.index(answer))] if answer else []
+    answers = [GoldAnswer(answer, TEXT.index(answer))] if answer else []
     return Example(id, "When?", TEXT, answers, language=language, is_impossible=answer is None)
 
 

@@ -8,7 +8,7 @@ from raydist.models.folders import model_folder
 from raydist.reader.features import make_windows, token_span
 from raydist.reader.metrics import normaliser
 from raydist.reader.rows import WindowRows
-from raydist.records import Answer, Example, examples_table
+from raydist.records import Example, GoldAnswer, examples_table
 
 TEXT = "Mina Orlov built the old bridge in 1894, and it fell in 1911 during a flood. " * 4
 LENGTHS = {"max_length": 48, "max_question_length": 16, "doc_stride": 12}
@@ -20,7 +20,7 @@ def tokenizer():
 
 
 def example(id="q", question="When was it built?", context=TEXT, text="1894", **more) -> Example:
-    answers = [Answer(text, context.index(text))] if text else []
+    answers = [GoldAnswer(text, context.index(text))] if text else []
     return Example(id, question, context, answers, passage_id=id, **more)
 
 
@@ -96,7 +96,7 @@ def test_windows_know_their_passage_and_the_text_of_their_answer(tokenizer):
         ("e", "third", None),
     ]
     examples = [
-        Example(id, f"{id}?", context, [Answer(text, context.index(text))] if text else [], passage_id=passage)
+        Example(id, f"{id}?", context, [GoldAnswer(text, context.index(text))] if text else [], passage_id=passage)
         for id, passage, text in asked
     ]
     windows = make_windows(examples_table(examples), tokenizer, **LENGTHS).to_pylist()

@@ -22,12 +22,12 @@ from raydist.reader.metrics import (
     score_predictions,
     squad_scores,
 )
-from raydist.records import PREDICTION_SCHEMA, Answer, Example, Score
+from raydist.records import PREDICTION_SCHEMA, Example, GoldAnswer, Score
 from raydist.statistics import adversarial_scores
 
 
 def example(id, *answers, language="en", impossible=False):
-    return Example(id, "?", "", [Answer(text, 0) for text in answers], language=language, is_impossible=impossible)
+    return Example(id, "?", "", [GoldAnswer(text, 0) for text in answers], language=language, is_impossible=impossible)
 
 
 def one(prediction, *answers, language="en", rule="squad"):
@@ -360,7 +360,7 @@ def test_scores_of_plain_texts_are_those_of_examples():
     golds = {"q1": ["the Orla bridge", "bridge"], "q2": ["1894"], "q3": [], "q4": ["x"]}
     predictions = {"q1": "Orla", "q2": "1894", "q3": "it"}
     examples = [
-        Example(id, "", "", [Answer(text, 0) for text in texts], is_impossible=not texts) for id, texts in golds.items()
+        Example(id, "", "", [GoldAnswer(text, 0) for text in texts], is_impossible=not texts) for id, texts in golds.items()
     ]
     assert squad_scores(predictions, golds) == aggregate(score_predictions(predictions, examples, "squad"))
     assert squad_scores(predictions, golds | {"q2": "1894"}) == squad_scores(predictions, golds)

@@ -15,7 +15,7 @@ from raydist.reader.features import make_windows
 from raydist.reader.nbest_sets import check_sets_file, make_sets
 from raydist.reader.rows import WindowRows
 from raydist.reader.stages import NbestSets, WindowCounts, WindowSet
-from raydist.records import PREDICTION_SCHEMA, Answer, Example, examples_table
+from raydist.records import PREDICTION_SCHEMA, Example, GoldAnswer, examples_table
 
 TEXT = "Mina Orlov built the old bridge in 1894, and it fell in 1911 during a flood. " * 3
 LENGTHS = {"max_length": 48, "max_question_length": 16, "doc_stride": 12}
@@ -23,8 +23,8 @@ LENGTHS = {"max_length": 48, "max_question_length": 16, "doc_stride": 12}
 
 @pytest.fixture(scope="module")
 def examples() -> pa.Table:
-    first = Example("a", "When was it built?", TEXT, [Answer("1894", TEXT.index("1894"))], passage_id="p")
-    other = Example("b", "When did it fall?", TEXT, [Answer("1911", TEXT.index("1911"))], passage_id="p", language="es")
+    first = Example("a", "When was it built?", TEXT, [GoldAnswer("1894", TEXT.index("1894"))], passage_id="p")
+    other = Example("b", "When did it fall?", TEXT, [GoldAnswer("1911", TEXT.index("1911"))], passage_id="p", language="es")
     return examples_table([first, other])
 
 

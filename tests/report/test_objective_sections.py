@@ -11,7 +11,7 @@ from helpers.report_page import report_on
 
 from raydist.config import load_config, to_yaml
 from raydist.reader.evaluate import evaluate_set
-from raydist.records import Answer, Example
+from raydist.records import Example, GoldAnswer
 from raydist.report.comparison import group_name, paired_test, question_scores, seed_groups
 from raydist.report.objectives import pfa
 from raydist.report.published.reader import (
@@ -671,7 +671,7 @@ def test_adversarial_sets_are_compared_by_original_question(tmp_path):
 
 def test_a_copy_without_a_prediction_is_passed_over_as_it_is_in_the_score(tmp_path):
     ids = ("a", "a-unpredicted", "a-other", "b", "b-unpredicted")
-    examples = [Example(id, "Who?", "Tarn", [Answer("Tarn", 0)]) for id in ids]
+    examples = [Example(id, "Who?", "Tarn", [GoldAnswer("Tarn", 0)]) for id in ids]
     nbest = {id: [{"text": "Tarn"}] for id in ids if "unpredicted" not in id}
     scores, rows = evaluate_set(examples, nbest, rule="squad", adversarial=True, bootstrap=0)
     run = load_run(write_run(tmp_path / "r", {"addsent": rows.to_pylist()}))

@@ -17,7 +17,7 @@ from raydist.objectives.base import Term
 from raydist.reader.features import make_windows
 from raydist.reader.nbest_sets import make_sets
 from raydist.reader.rows import WindowRows
-from raydist.records import PREDICTION_SCHEMA, Answer, Example, examples_table
+from raydist.records import PREDICTION_SCHEMA, Example, GoldAnswer, examples_table
 from raydist.training.loop import NonFiniteLoss, seed_step, total_loss, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.tasks import ReaderTask, build_reader_task
@@ -34,7 +34,7 @@ def make_rows(max_length: int = 96) -> WindowRows:
         year = str(1800 + i)
         context = f"The bridge of town {i} was built in {year}. " + "It is old and made of stone. " * (i % 5)
         examples.append(
-            Example(f"q{i}", "When was the bridge built?", context, [Answer(year, context.index(year))], passage_id=f"p{i}")
+            Example(f"q{i}", "When was the bridge built?", context, [GoldAnswer(year, context.index(year))], passage_id=f"p{i}")
         )
         texts = [f"in {year}", "The bridge", year, f"town {i}", "built"]
         nbest = [{"text": text, "start": (at := context.index(text)), "end": at + len(text)} for text in texts]

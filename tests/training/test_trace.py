@@ -13,7 +13,7 @@ from raydist.objectives.base import Batch
 from raydist.objectives.pfa import trace_row
 from raydist.reader.features import make_windows
 from raydist.reader.rows import WindowRows
-from raydist.records import Answer, Example, examples_table
+from raydist.records import Example, GoldAnswer, examples_table
 from raydist.training.loop import train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.tasks import ReaderTask, build_reader_task
@@ -30,7 +30,7 @@ def rows(tmp_path_factory) -> WindowRows:
     examples = []
     for i in range(8):
         context = f"The bridge of town {i} was built in {1800 + i}. " + "It is old and made of stone. " * (i % 3)
-        answer = Answer(str(1800 + i), context.index(str(1800 + i)))
+        answer = GoldAnswer(str(1800 + i), context.index(str(1800 + i)))
         examples.append(Example(f"q{i}", "When was the bridge built?", context, [answer], passage_id=f"p{i}"))
     windows = make_windows(examples_table(examples), tokenizer, max_length=96, max_question_length=16, doc_stride=16)
     file = tmp_path_factory.mktemp("rows") / "part.arrow"

@@ -14,8 +14,8 @@ import numpy as np
 
 from raydist.report.markup import Html, el, is_number, join, number, table
 from raydist.report.parts import measure_name, model_name
-from raydist.report.published.tables import AVERAGE, LANGUAGES, ORIGINAL, WARMUP, Key, Row, Table, papers
-from raydist.report.runs import Run
+from raydist.report.published.tables import AVERAGE, LANGUAGES, ORIGINAL, WARMUP, Key, PublishedRow, Table, papers
+from raydist.report.runs import ReportedRun
 
 OTHER_LANGUAGES = ("el", "ro", "ru", "th", "tr", "zh", "it", "fr", "pt", "ja", "ko")
 WHOLE = 0.95  # a set with a smaller share of the published one's questions is a small one
@@ -54,7 +54,7 @@ def language_of(name: str) -> str:
     return next((word for word in words if word in LANGUAGES or word in OTHER_LANGUAGES), "")
 
 
-def sources(run: Run, which: str) -> list[str]:
+def sources(run: ReportedRun, which: str) -> list[str]:
     """What the data set ``which`` was read from: a hub name, or files with the folder they are in."""
     source = run.setting("data", which) if which in ("train", "dev") else run.setting("data", "test", which)
     if isinstance(source, str | list):
@@ -67,7 +67,7 @@ def sources(run: Run, which: str) -> list[str]:
     return ["/".join(str(file).split("/")[-2:]) for file in ([files] if isinstance(files, str) else files)]
 
 
-def own_scores(run: Run) -> dict[Key, tuple[str, float]]:
+def own_scores(run: ReportedRun) -> dict[Key, tuple[str, float]]:
     """Every score of a set that has a published name: the run's own name for the set, and the value."""
     found: dict[Key, tuple[str, float]] = {}
     for name, scored in sorted(run.scores().items(), key=lambda item: not known_as(item[0])):  # a name before a file's name
@@ -102,7 +102,7 @@ def _only(found: Iterable[str]) -> str:
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-def objectives_of(run: Run) -> dict[str, dict[str, Any]]:
+def objectives_of(run: ReportedRun) -> dict[str, dict[str, Any]]:
     """The objectives besides the span loss, with their settings; without one whose settings leave the plain span loss."""
     given = run.setting("objectives")
     found = {name: section for name, section in given.items() if name != "span"} if isinstance(given, dict) else {}
@@ -111,7 +111,7 @@ def objectives_of(run: Run) -> dict[str, dict[str, Any]]:
     return {name: section for name, section in found.items() if isinstance(section, dict) and not is_off.get(name)}
 
 
-def fits(row: Row, objectives: Mapping[str, Mapping[str, Any]]) -> bool:
+def fits(row: PublishedRow, objectives: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether a run with these objectives did what the row did, and perhaps more."""
     if row.objectives is None or not row.objectives.keys() <= objectives.keys():
         return False
@@ -131,7 +131,7 @@ def in_use(dotted: str, objectives: Mapping[str, Mapping[str, Any]]) -> bool:
     return key not in ("align", "lambda1", "lambda2", "scope") or perturber != "gaussian"
 
 
-def warmup(run: Run) -> str | None:
+def warmup(run: ReportedRun) -> str | None:
     """How long the rate rises, in one form for all ways to say it: a share of the steps, or examples, whatever the batch."""
     optim, batch_size = run.setting("optim"), run.setting("train", "batch_size")
     if not isinstance(optim, dict):
@@ -144,7 +144,7 @@ def warmup(run: Run) -> str | None:
     return f"{0.1 if share is None else share:g} of the steps" if steps is None else None
 
 
-def choose_setting(run: Run, paper: tuple[Table, ...]) -> Table:
+def choose_setting(run: ReportedRun, paper: tuple[Table, ...]) -> Table:
     """Of a paper's settings that of the run's model and number of languages, else the first."""
     model = str(model_name(run) or "").split("/")[-1]
     codes = {code for code in map(language_of, sources(run, "train")) if code}
@@ -155,7 +155,7 @@ def choose_setting(run: Run, paper: tuple[Table, ...]) -> Table:
 # --- the section -----------------------------------------------------------------------------------------------------
 
 
-def published(runs: Sequence[Run], name: str | None = None) -> Html | None:
+def published(runs: Sequence[ReportedRun], name: str | None = None) -> Html | None:
     """Our numbers beside those of each paper whose method, or plain reader, the runs trained; they differ in their seed alone.
 
     With a name they are a part of a comparison.
@@ -171,9 +171,9 @@ def published(runs: Sequence[Run], name: str | None = None) -> Html | None:
 
 
 def _beside(
-    runs: Sequence[Run],
+    runs: Sequence[ReportedRun],
     setting: Table,
-    methods: list[Row],
+    methods: list[PublishedRow],
     objectives: dict[str, dict[str, Any]],
     name: str | None,
 ) -> Html | None:
@@ -243,7 +243,7 @@ def is_small(ours: Any, theirs: Any) -> bool:
 
 
 def _small_sets(
-    runs: Sequence[Run], setting: Table, keys: list[Key], own: Mapping[Key, tuple[str, float]]
+    runs: Sequence[ReportedRun], setting: Table, keys: list[Key], own: Mapping[Key, tuple[str, float]]
 ) -> dict[str, tuple[int, int]]:
     small = {}
     for key in (key for key in _members(keys, own) if key.language != AVERAGE):
@@ -268,11 +268,11 @@ _RUNS_NOT_STATED = "How many runs a published number is over is not stated."
 
 
 def differences(
-    runs: Sequence[Run],
+    runs: Sequence[ReportedRun],
     setting: Table,
     keys: list[Key],
     own: dict[Key, tuple[str, float]],
-    row: Row,
+    row: PublishedRow,
     objectives: Mapping[str, Mapping[str, Any]],
 ) -> list[list[object]]:
     """Settings that differ: name, published value, value of these runs."""
@@ -329,12 +329,12 @@ def _members(keys: Iterable[Key], own: Mapping[Key, object]) -> list[Key]:
     return list({(key.test_set, key.language): key for key in sets}.values())
 
 
-def _trained_on(run: Run) -> str:
+def _trained_on(run: ReportedRun) -> str:
     """The published data set that the training data come from, as far as their names say."""
     return _only(map(known_as, sources(run, "train")))
 
 
-def _train_questions(run: Run) -> int | None:
+def _train_questions(run: ReportedRun) -> int | None:
     rows = run.rows_of("examples of train")
     train = run.setting("data", "train")
     limit = train.get("questions") if isinstance(train, dict) else None
@@ -342,12 +342,12 @@ def _train_questions(run: Run) -> int | None:
     return min(known) if known else None
 
 
-def _questions_of(run: Run, name: str, key: Key) -> Any:
+def _questions_of(run: ReportedRun, name: str, key: Key) -> Any:
     """How many questions a score of a run rests on."""
     return run.scores()[name].get("originals") if key.test_set == ORIGINAL else _questions(run, name, key.language)
 
 
-def _questions(run: Run, test_set: str, language: str) -> int | None:
+def _questions(run: ReportedRun, test_set: str, language: str) -> int | None:
     rows = run.evaluations.get(test_set)
     if rows is None:
         count = run.scores().get(test_set, {}).get("questions")
@@ -356,16 +356,16 @@ def _questions(run: Run, test_set: str, language: str) -> int | None:
     return codes.count(language) if len(set(codes)) > 1 and language else len(codes)
 
 
-def _exactness(row: Row) -> int:
+def _exactness(row: PublishedRow) -> int:
     """How many settings of the run a row speaks of."""
     return sum(1 + len(given) for given in (row.objectives or {}).values())
 
 
-def _most_exact(rows: list[Row], key: Key) -> Row | None:
+def _most_exact(rows: list[PublishedRow], key: Key) -> PublishedRow | None:
     return max((row for row in rows if key in row.scores), key=_exactness, default=None)
 
 
-def _cell(row: Row | None, key: Key) -> Html | None:
+def _cell(row: PublishedRow | None, key: Key) -> Html | None:
     if row is None:
         return None
     spread = f" ± {row.spread[key]}" if key in row.spread else ""

@@ -13,10 +13,10 @@ from raydist.report.mining import METHODS, scores_by_set
 from raydist.report.parts import model_name
 from raydist.report.published.reader import beware, is_small, language_of, say_setting
 from raydist.report.published.tables import MinedSet, mining_paper
-from raydist.report.runs import Run
+from raydist.report.runs import ReportedRun
 
 
-def known_set(run: Run, which: str) -> str:
+def known_set(run: ReportedRun, which: str) -> str:
     """Which of the published sets the corpus "train" or a test set is, by its name or its files; "" for none."""
     source = run.setting("corpus", "train") if which == "train" else run.setting("corpus", "test", which)
     files = source.get("files") if isinstance(source, dict) else source
@@ -31,7 +31,7 @@ def known_set(run: Run, which: str) -> str:
     return ""
 
 
-def published_retrieval(run: Run) -> Html | None:
+def published_retrieval(run: ReportedRun) -> Html | None:
     """Our numbers beside those of the paper, for each test set that it speaks of."""
     paper, parts = mining_paper(), []
     for name, found in scores_by_set(run).items():
@@ -74,7 +74,7 @@ def _row(title: str, ours: float, theirs: float, signed: bool = False) -> list[o
     return [title, *cells]
 
 
-def differences(run: Run, test_set: str, known: MinedSet) -> list[list[object]]:
+def differences(run: ReportedRun, test_set: str, known: MinedSet) -> list[list[object]]:
     """What, as published, and in this run, of everything that is known of both and is not the same."""
     paper = mining_paper()
     train = paper.sets.get(known_set(run, "train"))

@@ -65,7 +65,7 @@ class _PaperFile(_Closed):
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRow:
     """One method's numbers. ``objectives`` are the settings that a run must have for the row to speak of it; None: nothing
     that raydist trains.
     """
@@ -89,7 +89,7 @@ class Table:
     questions: Mapping[Key, int]  # of the test sets; Key(test_set) or Key(test_set, language=...)
     rules: Mapping[str, str]
     runs: str  # what a number is over
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
     languages: str  # of the training data: "one" or "several"
 
 
@@ -154,9 +154,9 @@ def _tables(paper: _PaperFile) -> Iterator[Table]:
         )
 
 
-def _row(row: _RowFile) -> Row:
+def _row(row: _RowFile) -> PublishedRow:
     spread = {Key(name, MEASURES.get(name, "f1")): value for name, value in row.spread.items()}
-    return Row(row.method, dict(_scores(row.scores)), row.objectives, spread, row.settings)
+    return PublishedRow(row.method, dict(_scores(row.scores)), row.objectives, spread, row.settings)
 
 
 def _questions(counts: Mapping[str, int | dict[str, int]]) -> Iterator[tuple[Key, int]]:

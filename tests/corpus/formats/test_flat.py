@@ -6,7 +6,7 @@ from helpers.question_files import PASSAGE, QA, read, reasons, write
 from raydist.corpus.examples import read_rows
 from raydist.corpus.rejected import MISSING_KEY, NOT_AT_OFFSET, NOT_IN_PASSAGE, WRONG_TYPE
 from raydist.errors import InputError
-from raydist.records import Answer
+from raydist.records import GoldAnswer
 
 
 def test_without_offsets_the_first_occurrence_is_the_label_and_every_gold_text_is_kept(tmp_path):
@@ -20,8 +20,8 @@ def test_without_offsets_the_first_occurrence_is_the_label_and_every_gold_text_i
     ]
     examples, rejected, counts = read(write(tmp_path / "x", rows))
     assert [e.answers for e in examples] == [
-        [Answer("Ada", 0)], [Answer("Lund", 16)], [Answer("Lund", 16), Answer("Ada", 0)],
-        [Answer("Oslo", 34), Answer("Lund", 16)], [], [Answer("Lund", 16)],
+        [GoldAnswer("Ada", 0)], [GoldAnswer("Lund", 16)], [GoldAnswer("Lund", 16), GoldAnswer("Ada", 0)],
+        [GoldAnswer("Oslo", 34), GoldAnswer("Lund", 16)], [], [GoldAnswer("Lund", 16)],
     ]  # fmt: skip
     assert counts.several_occurrences == 2
     assert [(r.id, r.what, r.reason) for r in rejected] == [("6", "answer", NOT_IN_PASSAGE)]  # the question stays
@@ -32,7 +32,7 @@ def test_rows_of_the_hub_carry_offsets_in_parallel_lists():
     uneven = {**row, "id": "b", "answers": {"text": ["Ada", "Lund"], "answer_start": [22]}}
     none = {**row, "id": "c", "answers": {"text": [], "answer_start": []}}
     [a, c], rejected, _ = read_rows([row, uneven, none], file="hub:x", first_line=11)
-    assert a.answers == [Answer("Ada", 22)]
+    assert a.answers == [GoldAnswer("Ada", 22)]
     assert (c.id, c.line, c.is_impossible) == ("c", 13, False)
     assert [(r.id, r.reason, r.line) for r in rejected] == [("a", NOT_AT_OFFSET, 11), ("b", WRONG_TYPE, 12)]
     assert read_rows([none], file="hub:squad_v2", format="squad_v2")[0][0].is_impossible

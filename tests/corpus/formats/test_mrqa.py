@@ -7,7 +7,7 @@ from helpers.question_files import PASSAGE, read, write
 
 from raydist.corpus.examples import read_rows
 from raydist.corpus.rejected import NO_ANSWER_LEFT, NOT_AT_OFFSET, WRONG_TYPE
-from raydist.records import Answer
+from raydist.records import GoldAnswer
 
 
 def test_mrqa_spans_are_inclusive_and_every_span_is_an_answer(tmp_path):
@@ -29,7 +29,11 @@ def test_mrqa_spans_are_inclusive_and_every_span_is_an_answer(tmp_path):
     ]
     examples, rejected, counts = read(write(tmp_path / "x", rows))
     answers = {e.id: e.answers for e in examples}
-    assert answers == {"two": [Answer("Ada", 0), Answer("Ada", 22)], "case": [Answer("Ada", 22)], "none": [Answer("Ada", 0)]}
+    assert answers == {
+        "two": [GoldAnswer("Ada", 0), GoldAnswer("Ada", 22)],
+        "case": [GoldAnswer("Ada", 22)],
+        "none": [GoldAnswer("Ada", 0)],
+    }
     assert counts.several_occurrences == 1
     assert [(r.id, r.what, r.reason, r.line) for r in rejected] == [
         ("off", "answer", NOT_AT_OFFSET, 2), ("off", "question", NO_ANSWER_LEFT, 2),
@@ -41,7 +45,7 @@ def test_labels_are_what_was_detected_and_golds_are_all_aliases(tmp_path):
     detected = [{"text": "LUND", "char_spans": [[16, 19]]}]
     qas = [{"qid": "q", "question": "Where?", "answers": ["Lund", "Lund, Sweden"], "detected_answers": detected}]
     [example], _, _ = read(write(tmp_path / "x", [{"header": {}}, {"context": PASSAGE, "qas": qas}]))
-    assert example.answers == [Answer("Lund", 16)]
+    assert example.answers == [GoldAnswer("Lund", 16)]
     assert example.golds == ["Lund", "Lund, Sweden"]
     [example], _, _ = read_rows([HUB_MRQA | {"answers": ["Ada", "Countess"]}], file="hub:mrqa")
     assert example.golds == ["Ada", "Countess"]
@@ -75,5 +79,5 @@ def test_rows_of_mrqa_on_the_hub_keep_their_ids_and_every_span(tmp_path, layout)
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
         [example], rejected, _ = read(str(tmp_path / "x.parquet"))
     assert example.id == "q1"
-    assert example.answers == [Answer("Ada", 0), Answer("Ada", 22), Answer("Lund", 16)]
+    assert example.answers == [GoldAnswer("Ada", 0), GoldAnswer("Ada", 22), GoldAnswer("Lund", 16)]
     assert [(r.id, r.what, r.reason) for r in rejected] == [("odd", "question", WRONG_TYPE)]

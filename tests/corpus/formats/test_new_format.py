@@ -18,7 +18,7 @@ from raydist.corpus.rejected import BROKEN_JSON, MISSING_KEY, NOT_IN_PASSAGE, UN
 from raydist.corpus.rows import table_rows
 from raydist.corpus.schemas import PASSAGE_SCHEMA, SENTENCE_SCHEMA
 from raydist.errors import InputError
-from raydist.records import Answer, Rejected
+from raydist.records import GoldAnswer, Rejected
 
 
 class Cards(ReaderFormat):
@@ -96,7 +96,7 @@ def test_a_new_format_of_rows_is_recognised_and_read_in_every_layout(tmp_path, c
     assert recognise_format(str(path)) == ("parquet" if layout == "parquet" else "cards")
     [split] = plan_splits([str(path)])
     [example], rejected, counts = read_split(split)
-    assert (example.question, example.answers, example.line) == ("Where was Ada born?", [Answer("Lund", 16)], 1)
+    assert (example.question, example.answers, example.line) == ("Where was Ada born?", [GoldAnswer("Lund", 16)], 1)
     if layout == "row":
         assert not rejected
         return

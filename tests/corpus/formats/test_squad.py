@@ -7,14 +7,14 @@ from helpers.question_files import PASSAGE, QA, fault, qa, read, squad, write
 
 from raydist.corpus.ids import passage_id
 from raydist.corpus.rejected import IMPOSSIBLE_ANSWERED, UNLABELLED
-from raydist.records import Answer
+from raydist.records import GoldAnswer
 
 
 def test_squad_rows_keep_order_titles_and_ordinals(tmp_path):
     document = squad(qa("a", answers=[("Lund", 16), ("Lund", 16), ("in Lund", 13)]), qa(7, answers=[("Oslo", 34)]))
     a, seven = read(write(tmp_path / "x", document))[0]
     assert (a.id, a.line, a.title, a.language, a.file) == ("a", 1, "Ada", "en", str(tmp_path / "x"))
-    assert a.answers == [Answer("Lund", 16), Answer("Lund", 16), Answer("in Lund", 13)]
+    assert a.answers == [GoldAnswer("Lund", 16), GoldAnswer("Lund", 16), GoldAnswer("in Lund", 13)]
     assert (seven.id, seven.line) == ("7", 2)  # a number as id is a name like any other
     assert a.passage_id == seven.passage_id == passage_id(PASSAGE)
 
@@ -22,7 +22,7 @@ def test_squad_rows_keep_order_titles_and_ordinals(tmp_path):
 def test_offsets_count_code_points(tmp_path):
     context = "😀 é Lund"  # 😀 is one code point, two UTF-16 units, four bytes: Lund starts at 4
     [example], _, _ = read(write(tmp_path / "x", squad(qa(answers=[("Lund", 4)]), context=context)))
-    assert example.answers == [Answer("Lund", 4)]
+    assert example.answers == [GoldAnswer("Lund", 4)]
 
 
 def test_squad_v2_impossible_and_unlabelled_questions(tmp_path):
