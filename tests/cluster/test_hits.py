@@ -3,7 +3,7 @@
 import pytest
 
 from raydist.config import load_config
-from raydist.retrieval import bm25, dense, flow
+from raydist.retrieval import bm25, dense, flow, hits
 from raydist.retrieval.prepare import open_corpora
 from raydist.runs.run import Run
 
@@ -41,13 +41,13 @@ def made_hits(folder) -> dict[str, bytes]:
 @pytest.mark.parametrize("candidates", [4, 30])
 def test_negatives_and_candidates_come_from_one_search_and_are_what_two_would_find(open_run, searched, tmp_path, candidates):
     run, corpus, encoder = open_run("once", f"mining.candidates={candidates}")
-    for depth in (flow.NEGATIVES_DEPTH, candidates):
-        found = flow.find_hits(run, corpus, encoder, depth)
+    for depth in (hits.NEGATIVES_DEPTH, candidates):
+        found = hits.find_hits(run, corpus, encoder, depth)
         assert max(row["rank"] for table in found.bm25.tables() for row in table.to_pylist()) == depth
     assert set(searched) == {max(10, candidates)}
     run, corpus, encoder = open_run("twice")
     words, vectors = flow.index_bm25(run, corpus), flow.index_dense(run, corpus, encoder)
-    for depth in (flow.NEGATIVES_DEPTH, candidates):
+    for depth in (hits.NEGATIVES_DEPTH, candidates):
         flow.search_bm25(run, corpus, words, depth)
         flow.search_dense(run, corpus, vectors, encoder, depth)
     assert made_hits(tmp_path / "once") == made_hits(tmp_path / "twice")
@@ -56,5 +56,5 @@ def test_negatives_and_candidates_come_from_one_search_and_are_what_two_would_fi
 def test_an_index_that_is_not_exact_is_searched_to_each_depth(open_run, searched):
     """Where it looks deeper it may find other sentences, and a stage is known by the depth it was searched to."""
     run, corpus, encoder = open_run("hnsw", "mining.candidates=30", "index.dense=hnsw")
-    flow.find_hits(run, corpus, encoder, flow.NEGATIVES_DEPTH)
+    hits.find_hits(run, corpus, encoder, hits.NEGATIVES_DEPTH)
     assert set(searched) == {10, 30}

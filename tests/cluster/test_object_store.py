@@ -87,11 +87,13 @@ def test_the_same_stages_are_made_on_a_disk_and_on_an_object_store(s3, make_run,
 def test_retrieval_on_an_object_store_leaves_its_ranked_lists_there(make_run):
     run = make_run("corpus.train=null", config="debug_retrieval")
     flow.evaluate(run)
-    assert run.folder.sizes("ranked").keys() == {"sample.bm25.trec", "sample.untrained.trec", "sample.qrels", "sample.parquet"}
+    methods = ("bm25", "untrained", "hybrid")
+    lists = {f"sample.{method}.trec" for method in methods}
+    assert run.folder.sizes("ranked").keys() == lists | {"sample.qrels", "sample.parquet"}
     folder = run.folder.local_copy("ranked")
     gold = read_trec_gold(folder / "sample.qrels")
     metrics = run.folder.read_json("metrics.json")
-    for method in ("bm25", "untrained"):
+    for method in methods:
         means = score_run(read_trec_run(folder / f"sample.{method}.trec"), gold).means()
         assert {name: metrics[f"retrieval.sample.{method}.{name}"] for name in means} == pytest.approx(means, abs=1e-6)
 
