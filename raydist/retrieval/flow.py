@@ -55,6 +55,7 @@ from raydist.retrieval.negatives import count_sources, fallbacks
 from raydist.retrieval.prepare import open_corpora, report_rejected
 from raydist.retrieval.row_stages import CrossTrainingRows, DualTrainingRows
 from raydist.retrieval.silver import example_table, write_selection
+from raydist.retrieval.truth import count_right, known_answers
 from raydist.runs import trackers
 from raydist.runs.run import Run
 from raydist.runs.training import train_rows
@@ -336,6 +337,12 @@ def _write_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
     run.folder.write_bytes("mining/examples.parquet", encode_table(examples, "parquet", {}))
     share = selection.kept / max(1, corpus.num_gold)
     values = {"candidates": silver.rows, "silver": selection.kept, "yield": share}
+    answers = known_answers(run, corpus)
+    if answers is not None:
+        values |= {
+            "right": count_right(silver.tables(["question_id", "sentence_id", "kept"]), answers),
+            "answers": len(answers),
+        }
     names = ["mining.", *([f"mining.round{number}."] if mining.rounds > 1 else [])]
     run.add_metrics(
         {name + key: value for name in names for key, value in values.items()},
@@ -345,6 +352,10 @@ def _write_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
         f"mined: {selection.kept:,} silver pairs of {silver.rows:,} candidates (p >= {mining.threshold}), {share:.1%} of "
         f"{corpus.num_gold:,} gold pairs; all of them in {run.folder.path('mining')}/silver.parquet"
     )
+    if answers is not None:
+        say(
+            f"of these the sample world knows {values['right']:,} to be right, of {len(answers):,} unmarked answers that it has"
+        )
 
 
 # --- dual encoder ----------------------------------------------------------------------------------------------------
