@@ -271,6 +271,7 @@ def report(
     Example: raydist report runs/plain runs/infomax --out compare.html
     """
     from raydist.report.html import write_report
+    from raydist.report.summary import say_summary
 
     for folder in runs:
         if not (folder / "config.yaml").is_file():
@@ -282,6 +283,7 @@ def report(
 
         print(f"report in {write_sweep_report(runs[0], out)}")
     else:
+        say_summary(runs)
         print(f"report in {write_report(runs, out or (runs[0].parent / 'compare.html' if len(runs) > 1 else None))}")
 
 

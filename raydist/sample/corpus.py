@@ -1,22 +1,43 @@
-"""Documents, questions about them, and facts that another document restates in other words.
+"""Documents, questions about them, and the sentences of other documents that state the same facts in other wordings.
 
+Wordings come from one pool for each relation: those of gold sentences, of other answers and of look-alikes, in all splits.
 Memory holds one block of documents: a fact is restated within its block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import IO, NamedTuple
 
 from raydist.sample.files import open_for_writing, write_line
-from raydist.sample.language import Statement, Text
 from raydist.sample.languages.en import ENGLISH
-from raydist.sample.world import Fact, Passage, World
+from raydist.sample.world import Passage, World
 
-SENTENCES_PER_DOCUMENT = 8  # six facts, a note, and a guest: a fact of another document
+FACTS = 6  # of a document's own
+GUESTS = 12  # sentences about facts of other documents
+LOOK_ALIKES = 1  # sentences about somebody with a similar name
+SENTENCES_PER_DOCUMENT = FACTS + GUESTS + LOOK_ALIKES + 1  # and a note
+QUESTIONS_PER_DOCUMENT = 4
 BLOCK = 64
 MAX_QUERIES = 200_000
+
+
+class Told(NamedTuple):
+    """A sentence, and which fact it states: of which document of the block, and which of that one's; None where nobody asks."""
+
+    text: str
+    fact: tuple[int, int] | None
+
+
+class Document(NamedTuple):
+    """What a passage gives to tell, in its own document and in others."""
+
+    passage: Passage
+    asked: list[int]  # facts
+    own: list[Told]
+    guests: list[Told]  # each for another document
 
 
 def num_documents(num_sentences: int) -> int:
@@ -27,68 +48,98 @@ def num_documents(num_sentences: int) -> int:
 def write_corpus(folder: Path, world: World, first: int, num_sentences: int, progress: Callable[[int], None]) -> dict[str, int]:
     """Write corpus, queries, qrels and restatements, from passage number ``first`` on; how many of each."""
     total = num_documents(num_sentences)
-    max_queries = min(num_sentences // 5, MAX_QUERIES)
-    num_queries = num_restated = 0
     with ExitStack() as stack:
-        corpus, queries, restated = (
-            stack.enter_context(open_for_writing(folder / f"{name}.jsonl")) for name in ("corpus", "queries", "restated")
+        corpus, *others = (
+            stack.enter_context(open_for_writing(folder / name))
+            for name in ("corpus.jsonl", "queries.jsonl", "restated.jsonl", "qrels/train.tsv", "qrels/dev.tsv")
         )
-        qrels = {split: stack.enter_context(open_for_writing(folder / f"qrels/{split}.tsv")) for split in ("train", "dev")}
-        for file in qrels.values():
-            file.write("query-id\tcorpus-id\tscore\n")
+        questions = Questions(*others)
         for start in range(0, total, BLOCK):
-            block = [world.passage(first + number) for number in range(start, min(start + BLOCK, total))]
-            rngs = [world.rng(passage.number, "queries") for passage in block]
-            asked = [rng.sample(range(len(passage.facts)), 2) for rng, passage in zip(rngs, block)]
-            half = len(block) // 2  # a document's guest comes from half a block before it; 0: there is no other document
-            texts = []
-            for here, passage in enumerate(block):
-                owner = (here - half) % len(block)
-                guest = _restate(world, passage, block[owner].facts[asked[owner][0]]) if half else _second_note(world, passage)
-                texts.append(ENGLISH.write(passage, world.rng(passage.number, "en"), guest))
-                spans = texts[-1].spans[: num_sentences - (start + here) * SENTENCES_PER_DOCUMENT]
-                document = {"_id": _document_id(start + here), "title": ENGLISH.name(passage.title)}
-                write_line(corpus, document | {"text": texts[-1].text[: spans[-1][1]], "sentences": spans})
-            for here, passage in enumerate(block):
-                split = "dev" if (start + here) % 6 == 5 else "train"
-                for index in asked[here][: 2 if (start + here) % 5 < 3 else 1]:  # eight for five documents
-                    gold = _sentence_id(start + here, texts[here], index, num_sentences)
-                    if gold is None or num_queries == max_queries:
-                        continue
-                    num_queries += 1
-                    query_id = f"{_document_id(start + here)}q{index}"
-                    question = ENGLISH.ask(passage.facts[index], rngs[here], training=split == "train")
-                    write_line(queries, {"_id": query_id, "text": question, "split": split})
-                    qrels[split].write(f"{query_id}\t{gold}\t1\n")
-                    host = (here + half) % len(block)
-                    other = _sentence_id(start + host, texts[host], -1, num_sentences)
-                    if index == asked[here][0] and half and other is not None:
-                        num_restated += 1
-                        write_line(restated, {"query-id": query_id, "corpus-id": other})
-                        if split == "dev":
-                            qrels[split].write(f"{query_id}\t{other}\t1\n")
-            progress(start + len(block))
-    return {"corpus documents": total, "corpus sentences": num_sentences, "queries": num_queries, "restated": num_restated}
+            numbers = range(start, min(start + BLOCK, total))
+            block = [tell(world, first + number, number - start) for number in numbers]
+            answers: dict[tuple[int, int], list[str]] = {}  # ids of the sentences that state a fact, its own document's first
+            for number, told in zip(numbers, _hosted(world, block)):
+                told = told[: num_sentences - number * SENTENCES_PER_DOCUMENT]
+                for place, sentence in enumerate(told):
+                    if sentence.fact:
+                        ids = answers.setdefault(sentence.fact, [])
+                        ids.insert(0 if sentence.fact[0] == number - start else len(ids), f"{_document_id(number)}#{place}")
+                _write_document(corpus, _document_id(number), ENGLISH.name(block[number - start].passage.title), told)
+            for number, document in zip(numbers, block):
+                questions.write(world, number, document, [answers.get((number - start, fact), []) for fact in document.asked])
+            progress(numbers.stop)
+    return {
+        "corpus documents": total,
+        "corpus sentences": num_sentences,
+        "queries": questions.asked,
+        "restated": questions.restated,
+    }
+
+
+def tell(world: World, number: int, here: int) -> Document:
+    """A passage's facts, each in as many wordings as it is told: once in its own document, and some again in others."""
+    passage, rng = world.passage(number), world.rng(number, "told")
+    asked = rng.sample(range(FACTS), QUESTIONS_PER_DOCUMENT)
+    wordings = [rng.sample(pool, len(pool)) for pool in (ENGLISH.wordings[fact.relation] for fact in passage.facts)]
+    again = rng.choices(range(FACTS), k=GUESTS)  # some facts are told often, some once
+    told = []
+    for slot, index in enumerate([*range(FACTS), *again]):
+        times = 0 if slot < FACTS else 1 + again[: slot - FACTS].count(index)
+        wording = wordings[index][times % len(wordings[index])]
+        told.append(Told(ENGLISH.say(passage.facts[index], [wording], rng).text, (here, index)))
+    unasked = [Told(ENGLISH.say(passage.note, ENGLISH.notes, rng).text, None)]
+    for index in asked[:LOOK_ALIKES]:
+        similar = world.look_alike(passage.facts[index], number, rng)
+        unasked.append(Told(ENGLISH.say(similar, ENGLISH.wordings[similar.relation], rng).text, None))
+    return Document(passage, asked, told[:FACTS] + unasked, told[FACTS:])
+
+
+def _hosted(world: World, block: Sequence[Document]) -> list[list[Told]]:
+    """The sentences of each document of a block: its own, and guests, no two of one document where there are enough."""
+    hosted = []
+    for here, document in enumerate(block):
+        guests = [block[here - (1 + slot % max(1, len(block) - 1))].guests[slot] for slot in range(GUESTS)]
+        told = [*document.own, *guests]
+        world.rng(document.passage.number, "order").shuffle(told)
+        hosted.append(told)
+    return hosted
+
+
+def _write_document(file: IO[str], document_id: str, title: str, told: Sequence[Told]) -> None:
+    spans, start = [], 0
+    for sentence in told:
+        spans.append((start, start + len(sentence.text)))
+        start = spans[-1][1] + 1
+    write_line(file, {"_id": document_id, "title": title, "text": " ".join(one.text for one in told), "sentences": spans})
 
 
 def _document_id(number: int) -> str:
     return f"c{number:08d}"
 
 
-def _sentence_id(number: int, text: Text, statement: int, num_sentences: int) -> str | None:
-    """None for a sentence that the end of the corpus cuts off."""
-    place = text.places[statement]
-    return f"{_document_id(number)}#{place}" if number * SENTENCES_PER_DOCUMENT + place < num_sentences else None
+class Questions:
+    """The files about questions: queries, the sentences that were marked for them, and the others that answer, too."""
 
+    def __init__(self, queries: IO[str], restated: IO[str], train: IO[str], dev: IO[str]) -> None:
+        self.queries, self.restatements, self.qrels = queries, restated, {"train": train, "dev": dev}
+        self.asked = self.restated = 0
+        for file in self.qrels.values():
+            file.write("query-id\tcorpus-id\tscore\n")
 
-def _restate(world: World, host: Passage, fact: Fact) -> Statement:
-    """The fact in other words; half of the time the name, too, is hidden in a word that no question has."""
-    rng = world.rng(host.number, "guest")
-    name = fact.entity.rpartition(" ")[2]
-    hidden = fact._replace(entity=f"{name}ian" if rng.random() < 0.5 else name)
-    return ENGLISH.say(hidden, ENGLISH.restated[fact.relation], rng)
-
-
-def _second_note(world: World, passage: Passage) -> Statement:
-    rng = world.rng(passage.number, "guest")
-    return ENGLISH.say(Fact("note", passage.title, rng.randrange(1990, 2000)), ENGLISH.notes, rng)
+    def write(self, world: World, number: int, document: Document, answers: Sequence[Sequence[str]]) -> None:
+        """What is asked about a document. ``answers`` are the sentences that answer each question, the marked one first: of
+        dev questions all are judged."""
+        split = "dev" if number % 2 else "train"
+        rng = world.rng(document.passage.number, "queries")
+        for index, ids in zip(document.asked, answers):
+            question = ENGLISH.ask(document.passage.facts[index], rng, training=False)
+            if not ids or not ids[0].startswith(_document_id(number)) or self.asked == MAX_QUERIES:
+                continue  # what is asked for was cut off
+            self.asked += 1
+            self.restated += len(ids) - 1
+            query_id = f"{_document_id(number)}q{index}"
+            write_line(self.queries, {"_id": query_id, "text": question, "split": split})
+            for gold in ids if split == "dev" else ids[:1]:
+                self.qrels[split].write(f"{query_id}\t{gold}\t1\n")
+            for other in ids[1:]:
+                write_line(self.restatements, {"query-id": query_id, "corpus-id": other})

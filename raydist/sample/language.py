@@ -29,7 +29,7 @@ class Text(NamedTuple):
 
     text: str
     spans: list[tuple[int, int]]  # of the sentences, in reading order
-    statements: list[Statement]  # in the order of the facts; then the note, then a guest
+    statements: list[Statement]  # in the order of the facts; then the note
     places: list[int]  # of each statement in reading order
 
 
@@ -49,7 +49,7 @@ class Language:
     thousands: str = ","
     script: dict[int, str] | None = None  # a str.translate table from Latin letters
     references: Mapping[str, str] = field(default_factory=dict)  # kind of entity -> words in place of its name
-    restated: Templates = field(default_factory=dict)  # the fact in words no question uses
+    wordings: Templates = field(default_factory=dict)  # every way in which documents of the corpus state the fact
     distractors: Templates = field(default_factory=dict)  # the fact in the words of its questions
 
     def name(self, name: str) -> str:
@@ -93,32 +93,27 @@ class Language:
         self,
         passage: Passage,
         rng: Random,
-        guest: Statement | None = None,
         num_templates: int | None = None,
         with_references: bool = False,
     ) -> Text:
-        """The passage in words, its sentences in random order, a sentence about something else among them.
+        """The passage in words, its sentences in random order.
 
         ``num_templates`` keeps to the first ones of a relation; references leave out a name that the text has given before.
         """
         facts = [*passage.facts, passage.note]
-        order = list(range(len(facts) + (guest is not None)))
+        order = list(range(len(facts)))
         rng.shuffle(order)
         statements: list[Statement] = [Statement("", 0, "")] * len(order)
         places = [0] * len(order)
         introduced: set[int | str] = set()
         spans, start = [], 0
         for place, index in enumerate(order):
-            if index == len(facts):
-                assert guest is not None
-                statement = guest
-            else:
-                fact = facts[index]
-                kind = self.domain.relations.get(fact.relation, NOTE)[0]
-                templates = self.notes if fact is passage.note else self.statements[fact.relation][:num_templates]
-                referred = with_references and kind in self.references and fact.entity in introduced
-                statement = self.say(fact, templates, rng, referred and rng.random() < SHARE_REFERRED)
-                introduced |= {fact.entity, fact.value}
+            fact = facts[index]
+            kind = self.domain.relations.get(fact.relation, NOTE)[0]
+            templates = self.notes if fact is passage.note else self.statements[fact.relation][:num_templates]
+            referred = with_references and kind in self.references and fact.entity in introduced
+            statement = self.say(fact, templates, rng, referred and rng.random() < SHARE_REFERRED)
+            introduced |= {fact.entity, fact.value}
             statements[index], places[index] = statement, place
             spans.append((start, start + len(statement.text)))
             start = spans[-1][1] + 1

@@ -25,7 +25,7 @@ from raydist.sample.languages.workshop import WORKSHOP_ENGLISH
 from raydist.sample.reader_sets import write_reader_set
 from raydist.sample.world import ENCYCLOPEDIA, WORKSHOP, World
 
-VERSION = 1  # of the generator: another one may write other bytes for the same seed
+VERSION = 2  # of the generator: another one may write other bytes for the same seed
 SCALES = {"small": 1, "medium": 4, "large": 16}
 SMALL_CORPUS = 6000
 MIN_CORPUS = 100
@@ -48,8 +48,8 @@ No name, number or sentence is taken from anywhere.
 | `other_domain/train.json`, `dev.json` | ships, engines and trials, in English |
 | `corpus.jsonl` | documents with `sentences`, their [start, end) in `text`; sentence n of document d is `d#n` |
 | `queries.jsonl` | questions about the corpus, each with its split |
-| `qrels/train.tsv`, `qrels/dev.tsv` | the sentence a question was written from; for dev also its restatement |
-| `restated.jsonl` | sentences of other documents that answer a question in other words; not in `qrels/train.tsv` |
+| `qrels/train.tsv`, `qrels/dev.tsv` | for train one sentence of those that answer, of its own document; for dev all of them |
+| `restated.jsonl` | the sentences of other documents that answer, too, in other wordings; not in `qrels/train.tsv` |
 """
 
 

@@ -95,7 +95,7 @@ def world(tmp_path_factory) -> Found:
     asked = [json.loads(line) for line in (folder / "queries.jsonl").read_text().splitlines()]
     rows = [{"question_id": q["_id"], "text": q["text"], "language": "en", "file": "", "line": 0} for q in asked]
     judged = []
-    for split in ("train", "dev"):  # questions of dev have two gold sentences
+    for split in ("train", "dev"):  # questions of dev may have several gold sentences
         for line in (folder / f"qrels/{split}.tsv").read_text().splitlines()[1:]:
             question, sentence, relevance = line.split("\t")
             document, _, number = sentence.rpartition("#")

@@ -1,4 +1,4 @@
-"""English: the main language of the sample, the only one with restatements and distractors."""
+"""English: the main language of the sample, the only one with roundabout wordings and distractors."""
 
 from raydist.sample.language import Language
 from raydist.sample.world import ENCYCLOPEDIA
@@ -391,7 +391,7 @@ QUESTIONS = {  # the last three are kept from training
         "What made the {A} bridge unusable?",
     ),
 }
-RESTATED = {  # {A} stands before a noun, so that a derived adjective fits as well
+ROUNDABOUT = {  # with hardly a word of the questions
     "birth_year": ("The {A} cradle was carved in {V}, days before it was needed.", "A {A} baptism is noted under {V}."),
     "birthplace": ("An aunt kept the {A} cradle in {V} as a relic.", "{V} boasts of the {A} nursery."),
     "mentor": ("{V} corrected every {A} exercise with red ink.", "The {A} talent was first noticed and shaped by {V}."),
@@ -573,6 +573,6 @@ ENGLISH = Language(
         "festival": "the festival",
         "bridge": "the bridge",
     },
-    restated=RESTATED,
+    wordings={relation: (*STATEMENTS[relation], *ROUNDABOUT[relation], *DISTRACTORS[relation]) for relation in STATEMENTS},
     distractors=DISTRACTORS,
 )
