@@ -249,9 +249,18 @@ class Sweep:
     def _ranking(self, entries: Mapping[str, Mapping[str, Any]]) -> list[SettingScores]:
         return rank(self.trials.values(), entries, self.settings.metric, self.settings.mode)
 
+    def is_running(self, entries: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether a trial has no end yet."""
+        return len(self.trials) < self.total or any(id not in entries for id in self.trials)
+
     def prune(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
-        """Delete models, checkpoints and stages of all but the best trials. The last call comes when no trial is left."""
-        kept = best_trials(self._ranking(entries), self.settings.keep, self.settings.mode)
+        """Delete models, checkpoints and stages of all but the best trials. The last call comes when no trial is left: until
+        then the best of a setting that lacks a seed stay, since its mean may still become the best.
+        """
+        ranking, number, mode = self._ranking(entries), self.settings.keep, self.settings.mode
+        kept = best_trials(ranking, number, mode)
+        if self.is_running(entries):
+            kept += [id for setting in ranking if not setting.complete for id in best_trials([setting], number, mode)]
         ended = [id for id in self.trials if is_finished(entries.get(id))]
         pruned = [f"{self.config.name}/trials/{id}" for id in ended if id not in kept]
         prune_runs(self.store, pruned, is_over=len(ended) >= self.total)

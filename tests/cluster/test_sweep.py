@@ -165,7 +165,7 @@ def begun(folder: Path) -> str | None:
     return None
 
 
-# One good setting, and one that learns nothing: told apart by a dev score at step 30.
+# One good setting, and one that learns nothing: told apart by a dev score at step 30 or 90.
 # a trial is stopped when Tune has heard of its score, some steps later: they must not be its last ones
 UNLIKE = ("sweep.seeds=[0]", "train.max_steps=300", "train.epochs=99", "train.evaluate_every=30", "train.dev_questions=20")
 
@@ -180,7 +180,7 @@ def test_asha_stops_a_hopeless_trial_and_a_resume_leaves_it_alone(trials, storag
     ]
     assert found["best"]["choice"] == {"optim.lr": 3e-3}
     best, stopped = (row["trials"][0]["id"] for row in found["settings"])
-    assert json.loads((folder / "finished" / f"{stopped}.json").read_text())["steps"] == 30
+    assert json.loads((folder / "finished" / f"{stopped}.json").read_text())["steps"] in (30, 90)  # where ASHA compares
     assert [path.parent.name for path in folder.glob("trials/*/checkpoints")] == [best]
 
     before = finished(folder)

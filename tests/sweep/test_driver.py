@@ -52,6 +52,23 @@ def test_optuna_carries_on_with_what_it_asked_and_what_it_learned(tmp_path):
     assert results["best"]["choice"]["optim.lr"] == max(row["choice"]["optim.lr"] for row in results["settings"])
 
 
+def test_a_setting_that_is_best_only_with_its_last_seed_has_its_model(tmp_path):
+    sweep = Sweep(sweep_config(tmp_path, "name=late"), Here())
+    sweep.begin(fresh=True)
+    assert sweep.plan_pending()
+    scores = {(1e-3, 0): 33.0, (3e-3, 0): 32.0, (1e-3, 1): 23.0, (3e-3, 1): 28.0}
+    trials = {(trial.choice["optim.lr"], trial.seed): trial for trial in sweep.trials.values()}
+    for key, score in scores.items():
+        trial = trials[key]
+        sweep.folder.write_bytes(f"trials/{trial.id}/model/config.json", b"{}")
+        entry = {"id": trial.id, "choice": dict(trial.choice), "seed": trial.seed, "status": "done"}
+        sweep.ledger.add(entry | {"metrics": {"dev.f1@20": score}})
+        sweep.finished(trial)
+    sweep.write_results()
+    kept = [path.parent.parent.name for path in (tmp_path / "late").glob("trials/*/model/config.json")]
+    assert kept == [trials[3e-3, 0].id]
+
+
 def test_trials_run_one_after_another_in_this_process_and_none_twice(tmp_path, capsys):
     config = sweep_config(tmp_path, "name=here", "sweep.seeds=[0]", "data.test={}")
     results = run_sweep(config, LocalTrials())
