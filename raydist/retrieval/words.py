@@ -61,7 +61,7 @@ def _blank_between_words(text: str) -> str:
 
 
 def stop_words(given: str | Sequence[str]) -> list[str]:
-    """`none`, `english`, or words as people write them, in the form that texts are compared in: "Don't" is don and t."""
+    """`none`, `english`, or a list as people write it, as words of indexed text: "Don't" becomes don and t."""
     named: dict[str, Iterable[str]] = {"none": (), "english": ENGLISH_STOP_WORDS}
     words = named[given] if isinstance(given, str) else given
     return sorted({part for word in words for part in _blank_between_words(word).split()})
@@ -71,7 +71,7 @@ def stop_words(given: str | Sequence[str]) -> list[str]:
 class WordRules:
     """Text to terms: NFKC, lower case, words of ``min_chars`` or more; then stop words out and, if asked, stems."""
 
-    min_chars: int = 2  # does not concern scripts written without blanks
+    min_chars: int = 2  # ignored for scripts written without blanks
     stop_words: frozenset[str] = field(default_factory=frozenset)
     stemmer: str = ""  # a Snowball language such as "english"; needs PyStemmer
 
@@ -81,7 +81,7 @@ class WordRules:
         return pc.ascii_split_whitespace(pa.array([joined], pa.large_string())).values.dictionary_encode()
 
     def terms(self, words: Sequence[str]) -> list[str]:
-        """The term of each word; empty for a separator, a word that is too short, a stop word."""
+        """The term of each word; empty for a separator, a short word or a stop word."""
         _, unsegmented = _unicode_patterns()
         stems = _stemmer(self.stemmer).stemWords(list(words)) if self.stemmer else words
         return [
