@@ -103,7 +103,7 @@ class Calibration:
     reply: Logistic
     questions: int
     curve: tuple[Point, ...]  # from the highest threshold to the lowest
-    setup: Mapping[str, str] = field(default_factory=dict)  # models and settings of the fit, the only valid ones
+    setup: Mapping[str, str] = field(default_factory=dict)  # models and settings of the fit: valid for these alone
 
     def order(self, table: np.ndarray) -> np.ndarray:
         """The evidence for each candidate, as logits."""

@@ -87,19 +87,19 @@ class Segment:
         return self if not len(gone) else Segment(self.folder, np.union1d(self.dead, gone), self.name)
 
     def find(self, column: str, values: pa.Array) -> np.ndarray:
-        """The rows left of these passages or documents."""
+        """The rows of these passages or documents that are left."""
         is_one = pc.is_in(self.passages[column], value_set=values.cast(pa.string())).to_numpy()
         return np.flatnonzero(is_one & self.left)
 
     def kept_passages(self) -> pa.Table:
-        """The passages left."""
+        """The passages that are left."""
         return self.passages if not len(self.dead) else self.passages.filter(pa.array(self.left))
 
     def kept_column(self, name: str) -> pa.Array:
         return pa.concat_arrays(self.kept_passages()[name].chunks)
 
     def kept_vectors(self) -> np.ndarray:
-        """The vectors of the passages left."""
+        """The vectors of the passages that are left."""
         return np.load(self.folder / "dense" / "vectors.npy", mmap_mode="r", allow_pickle=False)[self.left]
 
     def counts(self) -> pa.Table:

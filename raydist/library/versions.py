@@ -1,6 +1,6 @@
 """Versions of a library: the segments in force, and their rows that are left.
 
-    LIBRARY/index.json        put in force last, by rename: the version and its segments, settings, retired folders and when
+    LIBRARY/index.json        put in force last, by rename: the version and its segments, settings, retired folders by time
     LIBRARY/version-00007-*/  statistics of the rows left (bm25.py); dead-SEGMENT.npy, the deleted and replaced rows
     LIBRARY/segment-*/        see segments.py
     LIBRARY/writer.lock       see lock.py
@@ -42,7 +42,7 @@ class Version:
     segments: tuple[Segment, ...]
     settings: LibrarySettings
     documents: int = 0
-    retired: dict[str, float] = field(default_factory=dict)  # folders out of force, with the time of it
+    retired: dict[str, float] = field(default_factory=dict)  # folders out of force, and since when
     statistics: Path | None = None
 
     @property

@@ -43,7 +43,7 @@ TOKENS = re.compile(
     re.VERBOSE,
 )
 KEYWORDS = ("and", "or", "not", "in", "is", "null", "true", "false")
-BETWEEN = "\x1f"  # the elements of a list, when joined to one text
+BETWEEN = "\x1f"  # separates the elements of a list, joined to one text
 
 
 class _Token(NamedTuple):

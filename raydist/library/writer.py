@@ -142,7 +142,7 @@ class LibraryWriter:
         return len(self._segments)
 
     def compact(self) -> None:
-        """Rewrite segments with dead rows, and small ones, without the dead rows, as few segments as possible."""
+        """Rewrite segments with dead rows, and small ones, without the dead rows and in as few as possible."""
         small = [len(segment) < SMALL_SHARE * self.settings.segment_rows for segment in self._segments]
         several = sum(small) > 1
         poor = [segment for segment, is_small in zip(self._segments, small) if len(segment.dead) or (is_small and several)]
@@ -151,7 +151,7 @@ class LibraryWriter:
         self._segments = kept + [self._build(*block) for block in self._blocks(poor, schema)]
 
     def _blocks(self, segments: Sequence[Segment], schema: pa.Schema | None) -> Iterator[tuple[pa.Table, np.ndarray | None]]:
-        """The rows left in some segments, cut anew."""
+        """The rows left in some segments, in new blocks."""
         tables: list[pa.Table] = []
         vectors: list[np.ndarray] = []
         size = self.settings.segment_rows

@@ -1,4 +1,4 @@
-"""From a model's name to a folder: built-in models, local folders, Hugging Face names. Only for safetensors weights."""
+"""From a model's name to a folder: built-in models, local folders, Hugging Face names. Safetensors weights only."""
 
 from __future__ import annotations
 

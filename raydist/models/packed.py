@@ -145,7 +145,7 @@ class PackedEncoder:
         return self._run(ids, types, self._score_packed if self.is_packed else self._score_padded, self.model.config.num_labels)
 
     def token_states(self, ids: Sequence[Ids], types: Sequence[Ids] | None = None) -> Tensor:
-        """The last hidden states of all tokens of some sequences in a row, [T, H]; packed alone, as one batch."""
+        """The last hidden states of all tokens of some sequences in a row, [T, H]; only if packed, as one batch."""
         return self._all_tokens(_Batch.of(list(range(len(ids))), ids, types, self.device))
 
     def encode(

@@ -61,7 +61,7 @@ def _blank_between_words(text: str) -> str:
 
 
 def stop_words(given: str | Sequence[str]) -> list[str]:
-    """`none`, `english`, or a list as people write it, as words of indexed text: "Don't" becomes don and t."""
+    """Stop words from `none`, `english` or a list, normalised like indexed text: "Don't" becomes don and t."""
     named: dict[str, Iterable[str]] = {"none": (), "english": ENGLISH_STOP_WORDS}
     words = named[given] if isinstance(given, str) else given
     return sorted({part for word in words for part in _blank_between_words(word).split()})
