@@ -46,7 +46,7 @@ def _standardised(table: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.
 
 
 def fit_logistic(table: np.ndarray, labels: np.ndarray) -> Logistic:
-    """Weights with the lowest penalised loss, by Newton's method; a feature without variation, or never known, weighs 0."""
+    """Weights of the lowest penalised loss, by Newton's method; a feature without variation, or never known, weighs 0."""
     known = np.isfinite(table)
     count = np.maximum(1, known.sum(0))
     mean = np.where(known, table, 0.0).sum(0) / count

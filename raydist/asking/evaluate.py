@@ -113,7 +113,7 @@ def _share(flags: Any) -> float:
 
 
 def _withholding(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Answered share and precision; precision at shares of answered questions; scores of "not found"."""
+    """Answered share and precision; precision at shares of answered questions; precision and recall of "not found"."""
     given = [outcome for outcome in outcomes if outcome.reply.answered]
     scores = {"answered": _share(outcome.reply.answered for outcome in outcomes)}
     scores["precision"] = _share(outcome.is_right for outcome in given)

@@ -61,7 +61,7 @@ def find_places(library: Path | str) -> Places:
 
 
 def open_library(folder: Path | str) -> Retriever:
-    """Open the library in a folder, or of a run."""
+    """The library in a folder, or of a run."""
     return import_module(LIBRARY).Library.open(folder)
 
 

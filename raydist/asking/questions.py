@@ -32,7 +32,7 @@ class Question:
     language: str = "en"
 
     def is_held_by(self, passage: Passage) -> bool:
-        """Whether a passage has an answer in whole words."""
+        """Whether a passage has an answer, as whole words."""
         same = normaliser("squad")
         text = f" {same(passage.text)} "
         return any(f" {answer} " in text for answer in map(same, self.answers) if answer)

@@ -1,6 +1,6 @@
 """BM25's search of one shard: sums over the rows of each term, and the k best of them.
 
-Compiled loops if numba is installed, else numpy; both give the same bits. ``allowed`` is a mask of rows; an empty one allows
+Compiled loops where numba is installed, else numpy; both give the same bits. ``allowed`` is a mask of rows; an empty one allows
 all.
 """
 

@@ -1,4 +1,4 @@
-"""Loops over arrays, compiled if numba is installed, and shared among threads."""
+"""Loops over arrays, compiled where numba is installed, and shared among threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STRIDE = 64  # rows checked together in the selection of the best
 
 
 def compiled(loops: Callable[..., None]) -> Callable[..., None] | None:
-    """A function of loops over arrays, compiled; None if numba is not installed."""
+    """A function of loops over arrays, compiled; None where numba is not installed."""
     try:
         from numba import njit
     except ImportError:

@@ -55,7 +55,7 @@ class Owner:
 
 
 class WriterLock:
-    """The right to write to a folder, for the time of a `with`. A second writer waits `wait` seconds, then is refused."""
+    """The right to write to a folder, for the time of a `with`. A second writer waits so many seconds, then is refused."""
 
     def __init__(self, folder: Path, wait: float = 0.0) -> None:
         self.folder, self.wait, self.owner = folder, wait, Owner.me()

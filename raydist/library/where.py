@@ -112,7 +112,7 @@ class _Parser:
         return self.tokens[self.at - 1]
 
     def _skip(self, *texts: str) -> bool:
-        """Take these keywords or signs, if all of them come next."""
+        """Take these keywords or signs, if all of them come now."""
         coming = self.tokens[self.at : self.at + len(texts)]
         if tuple(token.text for token in coming if token.kind in ("keyword", "sign")) != texts:
             return False

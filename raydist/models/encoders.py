@@ -69,7 +69,7 @@ UNNAMED = Encoder(dropouts=tuple(dict.fromkeys(name for encoder in ENCODERS.valu
 
 
 def encoder_of(config: Any) -> Encoder:
-    """The entry for a config of transformers."""
+    """The line for a config of transformers."""
     return ENCODERS.get(config.model_type, UNNAMED)
 
 

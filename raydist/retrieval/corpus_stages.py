@@ -353,7 +353,7 @@ class BlockStage(Stage):
 
 
 def paragraphs(table: SentenceTable, rows: np.ndarray) -> list[str]:
-    """The passage of each sentence, empty if it has none."""
+    """The passage of each sentence, empty where it has none."""
     return [text or "" for text in table.passage_texts(rows).to_pylist()]
 
 

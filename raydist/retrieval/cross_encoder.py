@@ -126,7 +126,7 @@ class Platt(NamedTuple):
 
 
 def fit_platt(labels: np.ndarray, logits: np.ndarray) -> Platt:
-    """Temperature and shift with the lowest negative log likelihood (Platt scaling), the temperature within ``TEMPERATURES``.
+    """Temperature and shift of the lowest negative log likelihood (Platt scaling), the temperature within ``TEMPERATURES``.
 
     For each temperature the best shift makes the mean of p the share of positives; with it the likelihood is convex in
     1 / temperature, as in ``fit_temperature``.

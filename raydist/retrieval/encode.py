@@ -55,7 +55,7 @@ class TextEncoder:
             raise InputError(f"max_length {self.max_length} leaves no room for text beside {special} special tokens")
 
     def _folder_length(self) -> int:
-        """The length chosen by the folder's authors; sentence-transformers keeps it in a file of its own."""
+        """The length that the folder's authors chose; sentence-transformers keeps it in a file of its own."""
         path = self.folder / "sentence_bert_config.json"
         stated = json.loads(path.read_text(encoding="utf-8")).get("max_seq_length") if path.is_file() else None
         return stated or self.tokenizer.model_max_length

@@ -28,9 +28,9 @@ CROSS_SCHEMA = pa.schema(
     [
         ("question", pa.int64()),  # key of the question
         ("sentence", pa.int64()),  # key of the sentence
-        ("label", pa.float32()),  # 1 if the sentence answers the question, else 0
+        ("label", pa.float32()),  # 1 where the sentence answers the question, else 0
         ("input_ids", pa.list_(pa.int32())),
-        ("token_types", pa.list_(pa.int8())),  # empty if the model has none
+        ("token_types", pa.list_(pa.int8())),  # empty where the model has none
     ]
 )
 

@@ -81,7 +81,7 @@ class Searcher:
 
     @classmethod
     def open(cls, folder: Path | str) -> Self:
-        """Open the index in a folder, or of a run."""
+        """The index in a folder, or of a run."""
         return cls(folder)
 
     def __init__(self, folder: Path | str) -> None:

@@ -280,7 +280,7 @@ def with_texts(pairs: pa.Table, questions: pa.Table, sentences: SentenceTable) -
 
 
 def mined_table(silver: pa.Table, questions: pa.Table, sentences: SentenceTable, answers: Answers | None = None) -> pa.Table:
-    """Silver rows with their texts and, if the answers of all questions are known, whether they are right."""
+    """Silver rows with their texts and, where the answers of all questions are known, whether they are right."""
     right = None if answers is None else [pair in answers for pair in _pairs(silver)]
     rows = with_texts(silver, questions, sentences)
     return rows.append_column("right", pa.array(right, pa.bool_()) if right is not None else pa.nulls(len(rows), pa.bool_()))

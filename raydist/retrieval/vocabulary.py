@@ -25,7 +25,7 @@ class Vocabulary:
 
     @staticmethod
     def arrays(terms: pa.Array) -> dict[str, np.ndarray]:
-        """The arrays of a vocabulary folder, for sorted terms."""
+        """The arrays of a vocabulary folder, for terms that are sorted already."""
         return {**string_arrays("terms", terms), "heads": _heads(terms)}
 
     def find(self, terms: Sequence[str]) -> np.ndarray:

@@ -81,7 +81,7 @@ class WordRules:
         return pc.ascii_split_whitespace(pa.array([joined], pa.large_string())).values.dictionary_encode()
 
     def terms(self, words: Sequence[str]) -> list[str]:
-        """The term of each word; empty for a separator, a short word or a stop word."""
+        """The term of each word; empty for a separator, a word that is too short, a stop word."""
         _, unsegmented = _unicode_patterns()
         stems = _stemmer(self.stemmer).stemWords(list(words)) if self.stemmer else words
         return [
