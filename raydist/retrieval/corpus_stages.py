@@ -322,7 +322,7 @@ def batches(folder: Storage, name: str, columns: list[str] | None = None) -> Ite
 
 @dataclass(frozen=True)
 class DevQuestions:
-    """The held-out questions of a corpus, as part of a training set."""
+    """The held-out questions of a corpus, in the form that training reads."""
 
     corpus: Corpus
     seed: int  # for sampling questions and sentences, if only a part is used
