@@ -1,4 +1,4 @@
-"""Questions to a library of documents, in memory: find passages, rank them anew, read them, merge what was read.
+"""Questions to a library of documents, in memory: retrieve passages, rerank and read them, merge the answers.
 
 asker = Asker.open("runs/docs", reader="runs/bridges")
 reply = asker.ask("When was the bridge built?")
@@ -27,41 +27,41 @@ from raydist.retrieval.scoring import CrossScorer
 
 USUAL = AskingConfig()
 SETTINGS = ("kind", "k", "depth")
-SPANS = 5  # of each passage, that are merged
+SPANS = 5  # merged per passage
 UNCALIBRATED = "probabilities are not calibrated, and no answer is withheld: shares of the reader's own scores"
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The best answer to a question, where it stands, and what it competes with.
+    """The best answer to a question, its source, and its competitors.
 
-    With a calibration, `probability` is how often such an answer is right, and `answered` is false where it is below the
+    With a calibration, `probability` is how often such an answer is right, and `answered` is false if it is below the
     threshold: "not in these documents". Without one it is a share of the reader's own scores, and every answer is given. `text`
-    is the best answer even where `answered` is false, and empty where no passage was found.
+    is the best answer even if `answered` is false, and empty if no passage was found.
     """
 
     question: str
     answered: bool
     text: str
     probability: float
-    source: Any  # the passage, as the library gives it; None where there is none
+    source: Any  # the passage, as the library returns it; None if there is none
     start: int  # in source.text
     end: int
     candidates: tuple[Candidate, ...]  # best first; the first is the answer
-    passages: tuple[Any, ...]  # that were read; candidates have their numbers
-    seconds: Mapping[str, float]  # retrieve, rerank, read: of all questions that were asked together
+    passages: tuple[Any, ...]  # passages read; candidates refer to them by number
+    seconds: Mapping[str, float]  # retrieve, rerank, read: for all questions of the same call
     calibrated: bool
     threshold: float
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """What is known of a question before answers are weighed."""
+    """Results for a question before its answers are weighed."""
 
     question: str
     found: Sequence[Any]  # passages in the order of the library
-    ranked: Sequence[Any]  # the same, ranked anew by a cross-encoder where there is one
-    read: Sequence[Any]  # passages that were read, best first
+    ranked: Sequence[Any]  # the same, reranked by the cross-encoder, if any
+    read: Sequence[Any]  # passages read, best first
     candidates: list[Candidate]
 
     @property
@@ -70,7 +70,7 @@ class Gathered:
 
 
 class Asker:
-    """A library, a reader and maybe a cross-encoder, ready for questions.
+    """A library, a reader and an optional cross-encoder, ready for questions.
 
     >>> import raydist, types
     >>> passage = types.SimpleNamespace(passage_id="bridges.md#0", document_id="bridges.md", scores={"bm25": 2.5})
@@ -109,7 +109,7 @@ class Asker:
         self.calibration = calibration
         self.threshold = _threshold(calibration, precision, threshold)
         self.notes = [] if calibration else [UNCALIBRATED]
-        self.seconds: dict[str, float] = {}  # of the last questions
+        self.seconds: dict[str, float] = {}  # of the last call
 
     @classmethod
     def open(
@@ -124,11 +124,11 @@ class Asker:
         products: str | None = None,
         **settings: Any,
     ) -> Self:
-        """The library of a run (its folder, or that of its index), with what the run's config says of `asking`.
+        """Open the library of a run (its folder, or that of its index), with the section `asking` of the run's config.
 
-        What is given here takes its place: a reader or cross-encoder (a run, a model's folder, a Hugging Face name), a
-        calibration, `precision` or `threshold`, `kind`, `k`, `depth`; and `products`, the precision of what the models compute:
-        fp32, bf16, or auto (bf16 where the processor has it). The run's own calibration is used where it was made with the same
+        Arguments override the config: a reader or cross-encoder (a run, a model's folder, a Hugging Face name), a
+        calibration, `precision` or `threshold`, `kind`, `k`, `depth`; and `products`, the precision of the models' products:
+        fp32, bf16, or auto (bf16 if the processor has it). The run's own calibration is used if it was made with the same
         models and settings.
         """
         places = find_places(library) if isinstance(library, str | Path) else Places()
@@ -169,7 +169,7 @@ class Asker:
 
     @property
     def setup(self) -> dict[str, str]:
-        """What a calibration holds for."""
+        """The models and settings that a calibration is valid for."""
         models = {"reader": self.reader.folder, "cross_encoder": self.cross_encoder and self.cross_encoder.folder}
         digests = {name: weights_digest(folder) if folder else "" for name, folder in models.items()}
         return digests | {"kind": self.kind or getattr(self.library, "kinds", ("",))[0], "k": str(self.k)}
@@ -189,7 +189,7 @@ class Asker:
     def gather(
         self, questions: Sequence[str], *, where: str | None = None, k: int | None = None, depth: int = 0
     ) -> list[Gathered]:
-        """Retrieve, rank anew, read: for each question its candidates. `depth` passages are looked for, where that is more."""
+        """Retrieve, rerank and read: the candidates of each question. At least `depth` passages are retrieved."""
         for question in questions:
             if not isinstance(question, str) or not question.strip():
                 raise InputError(f"a question is empty, or no text: {question!r}")
@@ -211,7 +211,7 @@ class Asker:
         return [merge_spans(passages, [next(answers) for _ in passages], SPANS) for passages in read]
 
     def weigh(self, gathered: Gathered) -> Reply:
-        """The reply: candidates in the order of what speaks for them, and the probability of the first."""
+        """The reply: candidates, strongest evidence first, and the probability of the first."""
         calibration, candidates = self.calibration, gathered.candidates
         if not candidates:
             return self._reply(gathered, (), 0.0)
@@ -246,12 +246,12 @@ class Asker:
 
 
 def can_be_read(passage: Passage) -> bool:
-    """Whether a passage has a word: a reader refuses what has none."""
+    """Whether a passage has a word: a reader refuses one without."""
     return any(map(str.isalnum, passage.text))
 
 
 def rank_anew(scorer: CrossScorer, questions: Sequence[str], found: Sequence[Sequence[Any]], depth: int) -> list[list[Any]]:
-    """The first passages in the order of a cross-encoder, with its logit among their scores; then the rest in theirs."""
+    """The first passages reranked by a cross-encoder, with its logit among their scores; then the rest unchanged."""
     pairs = [(number, passage) for number, passages in enumerate(found) for passage in passages[:depth]]
     if not pairs:
         return [list(passages) for passages in found]
@@ -297,7 +297,7 @@ def _threshold(calibration: Calibration | None, precision: float | None, thresho
 
 
 def _find_calibration(given: Path | str | Calibration | None, places: Places, asker: Asker) -> tuple[Calibration | None, str]:
-    """What was asked for, else the run's own if it is of the same setup; and what is to be said of it."""
+    """The requested calibration, else the run's own if it has the same setup; and a note about it."""
     if isinstance(given, Calibration):
         return given, ""
     path = Path(given) if given else places.calibration

@@ -1,8 +1,8 @@
-"""How much speaks for an answer, as a probability; and from which probability on it is given (docs/asking.md).
+"""The probability of an answer, and the threshold from which it is given (docs/asking.md).
 
-Two logistic regressions, both fitted on questions with known answers. One weighs the features of every candidate: it orders
-them. The other takes the best candidate of each question, by how much speaks for it and how far it leads: its probability is
-that of the reply. A threshold is the lowest that reaches a wanted precision on those questions.
+Two logistic regressions, both fitted on questions with known answers. One weighs the features of every candidate and orders
+them. The other takes the logit and the lead of each question's best candidate, and gives the probability of the reply. A
+threshold is the lowest that reaches a wanted precision on those questions.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from raydist.asking.merge import FEATURES
 from raydist.errors import InputError
 
 FORMAT = 1
-PENALTY = 1e-4  # on squared weights, of standardised features, as a share of the mean loss: what says nothing weighs nothing
+PENALTY = 1e-4  # on squared weights of standardised features, as a share of the mean loss: useless features weigh nothing
 STEPS = 100
 LEAST_QUESTIONS = 20
 CURVE_POINTS = 200
-EVEN = 0.5  # without a wanted precision: what is more likely wrong than right is withheld
-LEAD = 20.0  # of an answer that has no rival, at most
+EVEN = 0.5  # without a wanted precision: answers more likely wrong than right are withheld
+LEAD = 20.0  # of an answer without a rival; the maximum
 RANK_COST = 1.0  # without a calibration: logits for each unit of FEATURES' rank
 
 
 @dataclass(frozen=True)
 class Logistic:
-    """p = sigmoid(bias + sum of weight * (value - mean) / scale). A value that is not known counts as the mean."""
+    """p = sigmoid(bias + sum of weight * (value - mean) / scale). An unknown value counts as the mean."""
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
@@ -88,7 +88,7 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Point:
-    """What a threshold comes to on the questions of the fit."""
+    """The effect of a threshold on the questions of the fit."""
 
     threshold: float
     precision: float  # share of the given answers that are right
@@ -97,24 +97,24 @@ class Point:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Weights of features, the probability of a reply, and what thresholds come to."""
+    """Feature weights, the probability of a reply, and the effect of thresholds."""
 
     merge: Logistic
     reply: Logistic
     questions: int
     curve: tuple[Point, ...]  # from the highest threshold to the lowest
-    setup: Mapping[str, str] = field(default_factory=dict)  # what was asked with: it holds for that alone
+    setup: Mapping[str, str] = field(default_factory=dict)  # models and settings of the fit: valid for these alone
 
     def order(self, table: np.ndarray) -> np.ndarray:
-        """How much speaks for each candidate, as logits."""
+        """The evidence for each candidate, as logits."""
         return self.merge.logits(table)
 
     def probability(self, logits: np.ndarray) -> float:
-        """That the best of a question's candidates is right."""
+        """The probability that the best of a question's candidates is right."""
         return float(sigmoid(self.reply.logits(best_and_lead(logits)[None]))[0])
 
     def threshold_for(self, precision: float | None) -> float:
-        """The lowest probability from which answers are as often right as wanted, on the questions of the fit."""
+        """The lowest threshold that reaches a precision on the questions of the fit."""
         if precision is None:
             return EVEN
         reaching = [point.threshold for point in self.curve if point.precision >= precision]
@@ -166,7 +166,7 @@ def _logistic(values: Any, width: int) -> Logistic:
 
 
 def best_and_lead(logits: np.ndarray) -> np.ndarray:
-    """The highest logit, and how far it is above the second."""
+    """The highest logit, and its lead over the second."""
     highest = np.sort(logits)[::-1][:2]
     return np.array([highest[0], min(LEAD, highest[0] - highest[1]) if len(highest) > 1 else LEAD])
 
@@ -174,7 +174,7 @@ def best_and_lead(logits: np.ndarray) -> np.ndarray:
 def fit_calibration(
     tables: Sequence[np.ndarray], right: Sequence[np.ndarray], setup: Mapping[str, str] | None = None
 ) -> Calibration:
-    """From the features of each question's candidates, and which of them are right."""
+    """Fit to the features of each question's candidates, and which of them are right."""
     asked = [(table, is_right) for table, is_right in zip(tables, right, strict=True) if len(table)]
     labels = np.concatenate([is_right for _, is_right in asked]) if asked else np.zeros(0, bool)
     if len(tables) < LEAST_QUESTIONS or labels.all() or not labels.any():
@@ -192,7 +192,7 @@ def fit_calibration(
 
 
 def threshold_curve(probability: np.ndarray, right: np.ndarray, questions: int) -> tuple[Point, ...]:
-    """Precision and answered share of thresholds: each where the answers above it are so many percent of all."""
+    """Precision and answered share of thresholds, which are evenly spaced by the number of answers above them."""
     order = np.argsort(-probability, kind="stable")
     sorted_p = probability[order]
     last = np.flatnonzero(np.append(np.diff(sorted_p) != 0, True))  # equal ones pass together
@@ -215,7 +215,7 @@ def expected_calibration_error(probability: np.ndarray, right: np.ndarray, bins:
 
 
 def uncalibrated_order(table: np.ndarray) -> np.ndarray:
-    """Span scores, less a little for a later passage. Not null scores: they mean nothing, unless a reader has learnt them."""
+    """Span scores, a little lower for later passages. No null scores: they mean nothing unless a reader is trained on them."""
     return table[:, FEATURES.index("span")] - RANK_COST * table[:, FEATURES.index("rank")]
 
 

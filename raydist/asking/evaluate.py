@@ -1,4 +1,4 @@
-"""What the whole chain comes to on questions with known answers, and where what it loses is lost (docs/asking.md)."""
+"""Scores of the whole chain on questions with known answers, and the step that loses each answer (docs/asking.md)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ ANSWERED_SHARES = (0.25, 0.5, 0.75)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a question. Places count from 0, and are -1 where there is no such passage."""
+    """The outcome of a question. Places count from 0, and are -1 if there is no such passage."""
 
     question: Question
     reply: Reply
-    em: float  # of the best answer, whether it was given or not
+    em: float  # of the best answer, given or withheld
     f1: float
-    held_at: int  # the first passage with an answer, as the library has them
-    gold_at: int  # the first that is known to answer
-    ranked_at: int  # the first with an answer, ranked anew
+    held_at: int  # the first passage with an answer, in the library's order
+    gold_at: int  # the first known to answer
+    ranked_at: int  # the first with an answer, reranked
     read: bool  # one with an answer was read
 
     @property
@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def cause(self) -> str:
-        """Why the best answer is what it is."""
+        """Why the best answer is right or wrong."""
         if self.is_right:
             return RIGHT
         if not self.question.answers:
@@ -84,7 +84,7 @@ def _first(values: Sequence[bool]) -> int:
 
 
 def chain_scores(outcomes: Sequence[Outcome], *, at_k: Sequence[int], reranked: bool, bootstrap: int = 0) -> dict[str, Any]:
-    """All numbers of a set. EM, F1 and recall are of the questions that the documents answer, the best answer always taken."""
+    """All scores of a set. EM, F1 and recall cover the questions that the documents answer, always with the best answer."""
     asked = [outcome for outcome in outcomes if outcome.question.answers]
     scores: dict[str, Any] = {"questions": len(outcomes), "answerable": len(asked)}
     for name in ("em", "f1"):
@@ -113,7 +113,7 @@ def _share(flags: Any) -> float:
 
 
 def _withholding(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Answered share and precision; precision at shares of answered questions; "not found" beside what is not there."""
+    """Answered share and precision; precision at shares of answered questions; precision and recall of "not found"."""
     given = [outcome for outcome in outcomes if outcome.reply.answered]
     scores = {"answered": _share(outcome.reply.answered for outcome in outcomes)}
     scores["precision"] = _share(outcome.is_right for outcome in given)
@@ -134,7 +134,7 @@ def _withholding(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def _errors(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """How many questions of each cause were answered, and withheld."""
+    """Counts of answered and withheld questions of each cause."""
     counts = {}
     for cause in CAUSES:
         for answered in (True, False):

@@ -1,4 +1,4 @@
-"""What `raydist evaluate` does for documents: ask all questions, calibrate on those called `dev`, score the whole chain."""
+"""`raydist evaluate` for documents: ask all questions, calibrate on the set `dev`, score the whole chain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STAGES = ("retrieve", "rerank", "read")
 
 
 def run_all(run: Run, *, fresh: bool = False) -> None:
-    """The index of the documents, and the scores of what is asked of it, where questions are given."""
+    """Index the documents, and evaluate if questions are given."""
     index(run)
     if run.config.asking.questions:
         evaluate(run)
@@ -36,7 +36,7 @@ def train(run: Run, *, fresh: bool = False) -> None:
 
 
 def evaluate(run: Run, library: Retriever | None = None) -> dict[str, dict[str, Any]]:
-    """Scores of every set of questions; RUN/asking has the calibration and one row for each question."""
+    """Score every set of questions; RUN/asking has the calibration and one row for each question."""
     config = run.config.asking
     if not config.questions:
         raise InputError("there is nothing to evaluate with: set asking.questions.NAME to a file of questions with answers")
@@ -55,7 +55,7 @@ def evaluate(run: Run, library: Retriever | None = None) -> dict[str, dict[str, 
 
 
 def open_asker(run: Run, library: Retriever) -> Asker:
-    """As the run's config says. With a set `dev`, the calibration is made of it, and none is taken."""
+    """An asker as configured. With a set `dev`, the calibration is fitted on it, and none is loaded."""
     config = run.config.asking
     settings = {name: getattr(config, name) for name in ("kind", "k", "depth", "products")}
     if DEV not in config.questions and config.calibration:
@@ -71,7 +71,7 @@ def _read(run: Run, name: str) -> list[Question]:
 
 
 def _gather(run: Run, asker: Asker, name: str, questions: Sequence[Question]) -> tuple[list[Gathered], dict[str, float]]:
-    """What is known of each question before answers are weighed, and the seconds of each step for one question."""
+    """Results for each question before answers are weighed, and the seconds of each step per question."""
     depth, block = max(run.config.evaluate.at_k), run.config.asking.block
     gathered: list[Gathered] = []
     seconds: Counter[str] = Counter()
@@ -84,7 +84,7 @@ def _gather(run: Run, asker: Asker, name: str, questions: Sequence[Question]) ->
 
 
 def _calibrated(run: Run, asker: Asker, questions: Sequence[Question], gathered: Sequence[Gathered]) -> Asker:
-    """The same asker, with a calibration fitted on these questions; it is kept in the run's folder."""
+    """The same asker, with a calibration fitted on these questions and stored in the run's folder."""
     right = [right_candidates(question, found) for question, found in zip(questions, gathered)]
     calibration = fit_calibration([found.features for found in gathered], right, asker.setup)
     run.folder.write_json(CALIBRATION, calibration.to_json())

@@ -1,7 +1,7 @@
 """From the spans of several passages to one list of answers (docs/asking.md).
 
-A span's logits are comparable over passages as they are: nothing is normalised within a passage. Equal answers become one, and
-count how many passages agree on it. What speaks for an answer is a row of FEATURES; `calibration.py` weighs them.
+A span's logits are comparable across passages as they are: nothing is normalised within a passage. Equal answers become one,
+with the number of passages that agree on it. The evidence for an answer is a row of FEATURES; `calibration.py` weighs them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from raydist.reader.metrics import normaliser
 
 FEATURES = (
     "span",  # start logit + end logit
-    "margin",  # the same less the passage's null score: noise, where a reader has not learnt to leave questions unanswered
+    "margin",  # the same less the passage's null score: noise, unless the reader is trained to leave questions unanswered
     "share",  # logarithm of the span's probability among those of its passage and the null span
-    "bm25",  # scores of the passage; not a number where they are not known
+    "bm25",  # scores of the passage; NaN if unknown
     "dense",
     "cross_encoder",
     "rank",  # logarithm of the passage's place
-    "agreement",  # logarithm of how many passages have the answer among their best spans
+    "agreement",  # logarithm of the number of passages with the answer among their best spans
 )
 
 
 class Span(Protocol):
-    """One of the best spans of a passage, as `raydist.Reader` gives it."""
+    """One of the best spans of a passage, as `raydist.Reader` returns it."""
 
     @property
     def text(self) -> str: ...
@@ -47,7 +47,7 @@ class Span(Protocol):
 
 
 class ReadPassage(Protocol):
-    """What a reader says of a passage."""
+    """A reader's result for a passage."""
 
     @property
     def nbest(self) -> Sequence[Span]: ...
@@ -58,14 +58,14 @@ class ReadPassage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An answer, in the passage that speaks best for it: `passages[passage].text[start:end] == text`."""
+    """An answer, in its best passage: `passages[passage].text[start:end] == text`."""
 
     text: str
-    passage: int  # its place among the passages that were read
+    passage: int  # its place among the passages read
     start: int
     end: int
     score: float  # of the span
-    passages: int  # that have the answer among their best spans
+    passages: int  # the number with the answer among their best spans
     features: tuple[float, ...]
 
 

@@ -1,4 +1,4 @@
-"""Where the parts of an asker are: the library of a run, what its config says of asking, its calibration."""
+"""The parts of an asker in a run's folder: the library, the config's section `asking`, the calibration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLES, SAMPLE_BYTES = 16, 1 << 12
 
 @dataclass(frozen=True)
 class Places:
-    """What a run's folder says."""
+    """The parts of an asker that a run's folder names."""
 
     reader: str | None = None
     cross_encoder: str | None = None
@@ -32,11 +32,11 @@ class Places:
     precision: float | None = None
     threshold: float | None = None
     products: str = AskingConfig().products
-    settings: Mapping[str, Any] = field(default_factory=dict)  # others of an Asker
+    settings: Mapping[str, Any] = field(default_factory=dict)  # other settings of an Asker
 
 
 def find_places(library: Path | str) -> Places:
-    """Of the run that a library is in; of a library without a run nothing is known."""
+    """The places of the run that holds a library; empty for a library without a run."""
     folder = Path(library).expanduser()
     if (folder / "config.json").is_file():
         raise InputError(A_READER.format(folder))
@@ -66,8 +66,8 @@ def open_library(folder: Path | str) -> Retriever:
 
 
 def weights_digest(folder: Path) -> str:
-    """A model's name for a calibration: its config, and the size of its weights with some of their bytes; training changes
-    nearly all of them.
+    """A model's identity for a calibration: its config, the size of its weights and some of their bytes, nearly all of which
+    training changes.
     """
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]):

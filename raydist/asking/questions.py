@@ -1,4 +1,4 @@
-"""Questions about documents, with what is known of their answers: from SQuAD-shaped files or JSON Lines."""
+"""Questions about documents, with their known answers, from SQuAD-shaped files or JSON Lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raydist.reader.metrics import normaliser
 from raydist.records import Example
 
 WANTED = 'wanted {"question": text, "answers": [texts], "document": maybe its id}, or a SQuAD-shaped file'
-HEAD = 1 << 16  # bytes that a file's layout is recognised by
+HEAD = 1 << 16  # bytes for recognising a file's layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Question:
     id: str
     text: str
     answers: tuple[str, ...]
-    document: str | None = None  # that answers it, where that is known
-    context: str | None = None  # the paragraph that answers it, where that is known
+    document: str | None = None  # that answers it, if known
+    context: str | None = None  # the paragraph that answers it, if known
     language: str = "en"
 
     def is_held_by(self, passage: Passage) -> bool:
@@ -42,7 +42,7 @@ class Question:
         return self.document is not None or self.context is not None
 
     def is_answered_by(self, passage: Passage) -> bool:
-        """Whether a passage has an answer, and is of the document, or of the paragraph, that is known to have it."""
+        """Whether a passage has an answer and belongs to the document or paragraph that is known to have it."""
         if self.document is not None and self.document not in (passage.document_id, passage.passage_id):
             return False
         if self.context is not None and self.document is None:

@@ -1,4 +1,4 @@
-"""What an asker needs of a library: passages for questions, best first. `raydist.library` has it; so may code of one's own."""
+"""An asker's interface to a library: passages for questions, best first. `raydist.library` implements it, as may your code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Passage(Protocol):
-    """A passage that was found, with where it stands and why it was found."""
+    """A passage of a search, with its location and scores."""
 
     @property
     def passage_id(self) -> str: ...
@@ -35,7 +35,7 @@ class Passage(Protocol):
 
     @property
     def scores(self) -> Mapping[str, float]:
-        """By `bm25`, `dense`, `cross_encoder`: those that are known."""
+        """By `bm25`, `dense`, `cross_encoder`: the known ones."""
         ...
 
 
@@ -45,5 +45,5 @@ class Retriever(Protocol):
     def search(
         self, questions: Sequence[str], k: int = 10, *, kind: str | None = None, where: str | None = None
     ) -> Sequence[Sequence[Any]]:
-        """The k best passages for each question, best first; without a kind, in the library's own way."""
+        """The k best passages for each question, best first; without a kind, by the library's default."""
         ...

@@ -1,4 +1,4 @@
-"""Questions one after another: on a terminal with a prompt, or from a pipe, one line of answer for each."""
+"""Questions one after another: at a terminal's prompt, or from a pipe, with one line of answer for each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPT = "question: "
 
 @dataclass(frozen=True)
 class Showing:
-    """Which passages are asked, and how replies are shown."""
+    """The filter of passages, and the form of replies."""
 
     where: str | None = None
     n_best: int = 1
@@ -49,7 +49,7 @@ def print_reply(asker: Asker, question: str, showing: Showing) -> None:
 
 
 def hold_session(asker: Asker, showing: Showing) -> None:
-    """Questions at a prompt, until Ctrl-D. A wrong one is reported, and the next may follow."""
+    """Answer questions at a prompt, until Ctrl-D. A wrong one is reported and does not end the session."""
     for question in _typed():
         try:
             print_reply(asker, question, showing)
@@ -59,14 +59,14 @@ def hold_session(asker: Asker, showing: Showing) -> None:
 
 
 def answer_lines(asker: Asker, showing: Showing) -> None:
-    """For each question of a pipe one line: JSON, or the answer, a tab and its place; an empty line where it is not found."""
+    """Print one line per question of a pipe: JSON, or the answer, a tab and its place; an empty line if not found."""
     for question in filter(None, map(str.strip, sys.stdin)):
         reply = asker.ask(question, where=showing.where)
         print(reply_json(reply, n_best=showing.n_best) if showing.as_json else one_line(reply), flush=True)
 
 
 def _typed() -> Iterator[str]:
-    import readline  # noqa: F401  # input() edits lines with it
+    import readline  # noqa: F401  # gives input() line editing
 
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A reply for people on a terminal, and as JSON. What documents hold is data: no control character gets through."""
+"""A reply as text for a terminal, and as JSON. Text of documents is data: no control character gets through."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from raydist.asking.merge import Candidate
 from raydist.asking.retriever import Passage
 
 AROUND = 240  # characters shown before and after an answer
-TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")  # the order of what follows
+TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")  # change the direction of later text
 MARKS = {True: ("\x1b[1;7m", "\x1b[0m"), False: ("[[", "]]")}  # on a terminal, and elsewhere
 
 
 def shown_reply(reply: Reply, *, n_best: int = 1, colour: bool = False) -> str:
-    """The answer with its probability, its passage with the answer marked, and where that stands; then the next best."""
+    """The answer with its probability, its passage with the answer marked, and its location; then the next best."""
     if reply.source is None:
         return "not found: no passage has anything to do with it"
     lines = []
@@ -33,7 +33,7 @@ def shown_reply(reply: Reply, *, n_best: int = 1, colour: bool = False) -> str:
 
 
 def one_line(reply: Reply) -> str:
-    """The answer, a tab and its place; nothing where it is not found."""
+    """The answer, a tab and its place; empty if not found."""
     return f"{plain(reply.text)}\t{place_of(reply.source)}" if reply.answered else ""
 
 
@@ -43,7 +43,7 @@ def _passage(reply: Reply, candidate: Candidate, colour: bool) -> list[str]:
 
 
 def marked(text: str, start: int, end: int, *, colour: bool = False) -> str:
-    """What stands around an answer, on one line, with the answer marked."""
+    """The text around an answer, on one line, with the answer marked."""
     first, last = max(0, start - AROUND), min(len(text), end + AROUND)
     before, after = MARKS[colour]
     head, tail = "… " * (first > 0), " …" * (last < len(text))
@@ -59,8 +59,8 @@ def place_of(passage: Passage) -> str:
 
 
 def plain(text: str) -> str:
-    """A text that cannot act on a terminal: blanks for breaks, nothing for control characters and for what turns the order of
-    writing (the marks that right-to-left writing needs stay).
+    """Text that is safe on a terminal: breaks become blanks; control characters and overrides of the writing direction are
+    dropped (the marks that right-to-left writing needs stay).
     """
     return "".join(char for char in re.sub(r"\s", " ", text) if _is_shown(char))
 
@@ -73,12 +73,12 @@ def _is_shown(char: str) -> bool:
 
 
 def reply_json(reply: Reply, *, n_best: int = 1) -> str:
-    """One line of JSON; ASCII alone, so that it is safe on any terminal."""
+    """One line of JSON, in ASCII, which is safe on any terminal."""
     return json.dumps(reply_dict(reply, n_best=n_best), default=str)
 
 
 def reply_dict(reply: Reply, *, n_best: int = 1) -> dict[str, Any]:
-    """A reply as plain values: of the candidates the best, each with its passage."""
+    """A reply as plain values, with the best candidates, each with its passage."""
     return {
         "question": reply.question,
         "answered": reply.answered,

@@ -20,7 +20,7 @@ Backend = Literal["auto", "numba", "numpy"]
 
 @lru_cache
 def kernel(backend: Backend) -> Callable[..., None]:
-    """The search of some questions in one shard."""
+    """The search function of a backend: some questions in one shard."""
     if backend == "numpy":
         return search_numpy
     loops = compiled(search_loops)
@@ -39,7 +39,7 @@ def search_numpy(
         scores = np.zeros(num_rows, np.float32)
         for at in range(bounds[question], bounds[question + 1]):
             mine = slice(starts[terms[at]], starts[terms[at] + 1])
-            scores[rows[mine]] += weights[at] * shares[codes[mine]]  # a row is at most once among a term's rows
+            scores[rows[mine]] += weights[at] * shares[codes[mine]]  # a term lists each row at most once
         if len(allowed):
             scores[~allowed] = 0
         found = np.flatnonzero(scores)
@@ -78,13 +78,13 @@ def search_loops(
                 for row in range(block, block + STRIDE):
                     if bits[row] > least and (are_all or allowed[row]):
                         candidate = (np.int64(bits[row]) << 32) | (0xFFFFFFFF - row)
-                        if size < k:  # rises from the end
+                        if size < k:  # sift up from the end
                             at_heap = size
                             size += 1
                             while at_heap > 0 and heap[(at_heap - 1) >> 1] > candidate:
                                 heap[at_heap] = heap[(at_heap - 1) >> 1]
                                 at_heap = (at_heap - 1) >> 1
-                        else:  # takes the place of the worst and sinks
+                        else:  # replace the worst and sift down
                             at_heap = 0
                             while 2 * at_heap + 1 < k:
                                 child = 2 * at_heap + 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-STRIDE = 64  # rows looked at together when the best are selected
+STRIDE = 64  # rows checked together in the selection of the best
 
 
 def compiled(loops: Callable[..., None]) -> Callable[..., None] | None:
@@ -22,6 +22,6 @@ def compiled(loops: Callable[..., None]) -> Callable[..., None] | None:
 
 
 def in_threads(pool: ThreadPoolExecutor, threads: int, loops: Callable[..., None], questions: int, *given: Any) -> None:
-    """Call it for all questions, a share of them in each thread; compiled loops let go of the interpreter."""
+    """Run the loops over all questions, a share per thread; compiled loops release the GIL."""
     bounds = [questions * at // threads for at in range(threads + 1)]
     list(pool.map(lambda first, last: loops(*given, first, last), bounds, bounds[1:]))

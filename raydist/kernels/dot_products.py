@@ -1,7 +1,7 @@
-"""Final scores of proposed rows: products summed in float64, in an order that is always the same.
+"""Final scores of proposed rows: products summed in float64, in a fixed order.
 
-The sum is of eight sums that go on side by side, then the rest: an order that a processor can follow eight at a time. So the
-compiled loops and their twin in numpy give the same bits, and so does any processor.
+Eight partial sums run side by side, then come the remaining units: an order that a processor can follow eight at a time. So
+the compiled loops, their twin in numpy and any processor give the same bits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 def dot_numpy(
     vectors: np.ndarray, first_row: int, queries: np.ndarray, rows: np.ndarray, scores: np.ndarray, first: int, last: int
 ) -> None:
-    """Scores of rows [Q, K] that are in this shard, for the questions from ``first`` to ``last``."""
+    """Score the rows [Q, K] that are in this shard, for the questions from ``first`` to ``last``."""
     whole = vectors.shape[1] // 8 * 8
     for question in range(first, last):
         here = np.flatnonzero((rows[question] >= first_row) & (rows[question] < first_row + len(vectors)))

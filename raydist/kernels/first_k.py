@@ -1,4 +1,4 @@
-"""The k best of each row in an order that is fully determined, which ``torch.topk`` does not promise of equal scores."""
+"""The k best of each row in a fully determined order, which ``torch.topk`` does not guarantee for equal scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def first_k(score_BN: Tensor, k: int) -> Tensor:
-    """Positions of the k best scores of each row; of equal scores the lower position first. Scores hold no minus zero."""
+    """Positions of the k best scores of each row; ties go to the lower position. Scores hold no minus zero."""
     n = score_BN.shape[1]
     bits_BN = score_BN.view(torch.int32)
     rising_BN = (bits_BN >> 31).bitwise_and_(0x7FFFFFFF).bitwise_xor_(bits_BN)  # integers in the order of the floats

@@ -1,4 +1,4 @@
-"""The best products of each question so far, while products come block by block.
+"""Running lists of the best products of each question, block by block.
 
 Shapes: Q questions, R rows of a block, K best so far, S strides of a block.
 """
@@ -22,7 +22,7 @@ class Best:
         self.rows_QK = torch.full((questions, width), -1, dtype=torch.int64, device=device)
 
     def add(self, mine: slice, products_QR: Tensor, first_row: int) -> None:
-        """Products of some of the questions with a block of rows."""
+        """Add products of some of the questions with a block of rows."""
         self.scores_QK[mine], self.rows_QK[mine] = _merge_block(
             self.scores_QK[mine], self.rows_QK[mine], products_QR, first_row
         )
@@ -33,7 +33,7 @@ class Best:
 
 
 def _merge_block(scores_QK: Tensor, rows_QK: Tensor, products_QR: Tensor, first_row: int) -> tuple[Tensor, Tensor]:
-    """The best of those so far and of a block's products. Few products beat the worst so far: most strides are left unread."""
+    """Merge the best so far with a block's products. Few products beat the worst so far: most strides stay unread."""
     questions, width = scores_QK.shape
     if rows_QK[0, 0] < 0 and products_QR.shape[1] >= width:  # the first block: nothing to beat yet
         best = products_QR.topk(width)
@@ -61,9 +61,9 @@ def _merge_block(scores_QK: Tensor, rows_QK: Tensor, products_QR: Tensor, first_
 
 
 class CompiledBest:
-    """The same on a CPU, where loops are compiled: there is room for twice as many, and when it is full the worse half goes.
+    """The same on a CPU with compiled loops: lists have room for twice as many, and a full one drops its worse half.
 
-    Products are compared as the integers that their bits are, in an order that is that of the numbers.
+    Products are compared as integers, made of their bits in the order of the numbers.
     """
 
     def __init__(self, questions: int, width: int, dtype: torch.dtype, keep: Callable[..., None]) -> None:
@@ -72,7 +72,7 @@ class CompiledBest:
         self.codes = torch.full((questions, 2 * width), torch.iinfo(self.integers).min, dtype=self.integers).numpy()
         self.rows = np.full((questions, 2 * width), -1, np.int64)
         self.filled = np.zeros(questions, np.int64)
-        self.least = self.codes[:, 0].copy()  # what one must be above
+        self.least = self.codes[:, 0].copy()  # the bar to exceed
 
     def add(self, mine: slice, products_QR: Tensor, first_row: int) -> None:
         codes = products_QR.view(self.integers).numpy()
@@ -102,7 +102,7 @@ def keep_loops(
     full, the best ``width`` stay, and the ``least`` of these is the new bar. To be compiled.
     """
     lowest = np.iinfo(products.dtype).min
-    flip = np.iinfo(products.dtype).max  # of a negative number all bits but the sign, so that larger numbers are larger codes
+    flip = np.iinfo(products.dtype).max  # inverts all bits of a negative number but the sign: larger numbers, larger codes
     for question in range(first, last):
         of = products[question]
         n = filled[question]
@@ -124,7 +124,7 @@ def keep_loops(
                 n += 1
                 if n < codes.shape[1]:
                     continue
-                low, high = 0, n - 1  # the best to the front, in no order
+                low, high = 0, n - 1  # move the best to the front, unordered
                 while low < high:
                     middle = codes[question, (low + high) // 2]
                     i, j = low, high

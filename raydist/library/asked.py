@@ -1,4 +1,4 @@
-"""An index that is asked on the command line: of documents, or of sentences."""
+"""Searches from the command line, in an index of documents or of sentences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def search_index(
     rerank: int = 0,
     cross_encoder: str | None = None,
 ) -> str:
-    """What a search found, as text or JSON."""
+    """Search an index; return the results as text or JSON."""
     found: list[Found | Hit]
     if is_library_at(Storage(index)):
         library = Library.open(index, cross_encoder=cross_encoder)
@@ -48,7 +48,7 @@ def _shown(rank: int, hit: Found | Hit) -> str:
 
 
 def source_line(hit: Found) -> str:
-    """Where a passage stands: `docs/cluster.md > Storage, line 41`, `report.pdf, page 7`."""
+    """The location of a passage: `docs/cluster.md > Storage, line 41`, `report.pdf, page 7`."""
     place = " > ".join([hit.document_id, *hit.headings])
     if hit.page is not None:
         return f"{place}, page {hit.page}"
@@ -56,5 +56,5 @@ def source_line(hit: Found) -> str:
 
 
 def printable(text: str) -> str:
-    """Text of documents on one line, without control characters: a terminal would obey them."""
+    """Text of documents on one line, without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() else " " for c in text)

@@ -30,7 +30,7 @@ def known_encoder(
     passage_prefix: str | None = None,
     precision: str = "fp32",
 ) -> EncoderFacts:
-    """An encoder in a folder, by its Hugging Face name, or one that is built in, as a library is known by it."""
+    """The facts of an encoder (a folder, a Hugging Face name or a built-in one) for a library's settings."""
     folder = model_folder(name, towers=True)
     full_name = str(Path(name).expanduser().absolute()) if is_folder(name) else name
     lengths = {"question": question_length, "answer": passage_length}
@@ -39,7 +39,7 @@ def known_encoder(
 
 
 class PassageEncoder:
-    """Passages -> vectors. On a CPU each is encoded by itself, so that what it is indexed with changes no bit of its vector."""
+    """Passages -> vectors. On a CPU each is encoded by itself, so that no other passage changes a bit of its vector."""
 
     def __init__(self, facts: EncoderFacts) -> None:
         self.encoder: TextEncoder = reopen_encoder(asdict(facts), "answer")
@@ -54,12 +54,12 @@ class PassageEncoder:
 
 
 def encode_passages(passages: pa.Table, settings: LibrarySettings, encoder: PassageEncoder | None) -> np.ndarray | None:
-    """The vectors of some passages; None in a library of words alone."""
+    """The vectors of some passages; None in a library without an encoder."""
     return encoder.encode(indexed_texts(passages, settings.headings)) if encoder else None
 
 
 def build_segment(folder: Path, passages: pa.Table, vectors: np.ndarray | None, settings: LibrarySettings) -> None:
-    """Write a segment; vectors are those of the passages in the order given, None in a library without an encoder."""
+    """Write a segment; vectors are in the order of the passages, None in a library without an encoder."""
     ids, by_id = order_by_id(pa.concat_arrays(passages["passage_id"].cast(pa.large_string()).chunks))
     passages = passages.take(pa.array(by_id))
     with new_folder(folder) as building:

@@ -1,6 +1,6 @@
-"""From changed documents to a library that has them.
+"""Updates of a library from changed documents.
 
-documents -> passages of what changed -> vectors -> segments, put in force together
+documents -> changed passages -> vectors -> segments, put in force together
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from raydist.retrieval.bm25 import stop_words
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say
 
-MANY_SEGMENTS = 8  # from so many on, small ones are joined
+MANY_SEGMENTS = 8  # beyond this number, small ones are joined
 
 
 class Update(Protocol):
-    """What has changed of some documents (documents/flow.py)."""
+    """Changes to documents (documents/flow.py)."""
 
     @property
     def added(self) -> Sequence[str]: ...
@@ -44,13 +44,13 @@ class Update(Protocol):
 
 
 def index(run: Run) -> Path:
-    """The library of the run's documents, in the run's folder `index`: what has changed since the last time is put in."""
+    """Update the library of the run's documents, in the run's folder `index`, with the changes since the last time."""
     import raydist.documents.flow as documents
 
     if not run.folder.is_local:
         raise InputError(f"an index is written to a disk, and storage is {run.config.storage}: set storage to a folder")
     if not is_made(run):
-        run.folder.delete(documents.FILE)  # nothing is known of documents that no index holds
+        run.folder.delete(documents.FILE)  # without an index, a record of its documents is void
     update = documents.read_documents(run)
     target = put_in(run, update)
     documents.keep(run, update)
@@ -58,7 +58,7 @@ def index(run: Run) -> Path:
 
 
 def put_in(run: Run, update: Update) -> Path:
-    """Make the run's library hold what the documents hold. What is added may be there from a command that was cut off."""
+    """Apply an update to the run's library. Added documents may already be there, from an interrupted command."""
     target, settings = Path(run.folder.path("index")), library_settings(run.config)
     vectors = _vectors(run, update, settings)
     with LibraryWriter(target, settings, wait=run.config.library.wait) as writer, said_if_long("index: writing"):
@@ -78,7 +78,7 @@ def is_made(run: Run) -> bool:
 
 
 def library_settings(config: Config) -> LibrarySettings:
-    """What the config says of a library."""
+    """The library settings of a config."""
     library, words, kind = config.library, config.index, config.library.fusion.kind
     encoder = library.encoder and known_encoder(
         library.encoder,
@@ -116,7 +116,7 @@ def _vectors(run: Run, update: Update, settings: LibrarySettings) -> MadeVectors
 def _blocks(
     update: Update, settings: LibrarySettings, vectors: MadeVectors | None
 ) -> Iterator[tuple[pa.Table, np.ndarray | None]]:
-    """Passages and their vectors, as many together as a segment has."""
+    """Passages and their vectors, in blocks of a segment's size."""
     tables: list[pa.Table] = []
     found: list[np.ndarray] = []
     for table in map(check_passages, update.passages()):

@@ -1,4 +1,4 @@
-"""A library of passages, open for questions: by words, by vectors, by both; with conditions on metadata."""
+"""A library of passages, open for search: by words, by vectors, or both; with conditions on metadata."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRIES = 5  # to open a version, while a writer puts others in force
 
 @dataclass(frozen=True)
 class Found:
-    """A passage that was found, with all that is known of it.
+    """A passage found by a search, with its source, metadata and scores.
 
     >>> import raydist
     >>> found = raydist.Library.open("runs/guide").search("When did it fall?", k=1, kind="bm25")[0]
@@ -40,19 +40,19 @@ class Found:
 
     passage_id: str
     document_id: str
-    score: float  # that it is ranked by
+    score: float  # for ranking
     text: str
     title: str
     headings: tuple[str, ...]  # above it, outermost first
     page: int | None
     line: int | None
     language: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # without what is null
-    scores: Mapping[str, float] = field(default_factory=dict)  # of bm25, dense, cross_encoder, where it is in their lists
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # without nulls
+    scores: Mapping[str, float] = field(default_factory=dict)  # by bm25, dense, cross_encoder, if in their lists
 
 
 class Library:
-    """Passages with their words and vectors, opened as they are now: later writes do not disturb it.
+    """A snapshot of passages with their words and vectors: later writes do not disturb it.
 
     >>> import raydist
     >>> library = raydist.Library.open("runs/guide")                            # a run of `raydist index`, a folder, or a URI
@@ -68,9 +68,9 @@ class Library:
 
     @classmethod
     def open(cls, folder: Path | str, *, cross_encoder: str | Path | CrossScorer | None = None) -> Library:
-        """The library in a folder, of a run, or under a URI (its files are copied to the local cache, each once).
+        """Open the library in a folder, of a run, or under a URI (its files are copied to the local cache, each once).
 
-        `cross_encoder` ranks anew where a search asks for it, instead of the one that the library names.
+        `cross_encoder` replaces the library's own in searches that rerank.
         """
         storage = find_library(folder)
         for _ in range(TRIES - 1):
@@ -98,7 +98,7 @@ class Library:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The ways in which it can be searched."""
+        """The supported kinds of search."""
         return get_args(Kind) if self.settings.encoder else ("bm25",)
 
     @overload
@@ -120,8 +120,8 @@ class Library:
     ) -> list[Found] | list[list[Found]]:
         """The k best passages for a question, or for each of several, of all that pass the condition `where`.
 
-        `kind`: hybrid (the default, where there are vectors), bm25 or dense. `rerank`: how many of them a cross-encoder ranks
-        anew (k at least).
+        `kind`: hybrid (the default, if there are vectors), bm25 or dense. `rerank`: how many passages a cross-encoder reranks
+        (at least k).
         """
         if isinstance(questions, str):
             return self._search([questions], k, kind, where, rerank)[0]
@@ -148,7 +148,7 @@ class Library:
         return [found[:k] for found in lists]
 
     def _ranked(self, kind: Kind, hits: Mapping[str, BestRows], place: int, wanted: int) -> list[Found]:
-        """What was found for one question, best first."""
+        """The results for one question, best first."""
         row_of: dict[str, int] = {}
         scores: dict[str, dict[str, float]] = {}
         lists: dict[str, list[tuple[str, float]]] = {"bm25": [], "dense": []}
@@ -172,7 +172,7 @@ class Library:
     # --- rows --------------------------------------------------------------------------------------------------------
 
     def rows_where(self, where: str | None) -> np.ndarray | None:
-        """A mask of the rows of all segments that are left and pass; None where all are and do."""
+        """A mask of the rows, over all segments, that are left and pass; None if no row is excluded."""
         if where is None:
             return self._left
         condition = parse(where, {item.name: item.type for item in self.schema})
@@ -186,7 +186,7 @@ class Library:
         return np.concatenate(masks)
 
     def _passage(self, row: int, score: float, scores: Mapping[str, float]) -> Found:
-        """A row of the segments as it is shown."""
+        """A row of the segments as a search result."""
         at = int(np.searchsorted(self._words.first_row, row, side="right")) - 1
         (values,) = self.segments[at].passages.slice(row - int(self._words.first_row[at]), 1).to_pylist()
         known = {name: values.pop(name) for name in PASSAGES.names}
@@ -197,7 +197,7 @@ class Library:
     def _indexed(self, hit: Found) -> str:
         return with_headings(hit.title, hit.headings, hit.text) if self.settings.headings else hit.text
 
-    # --- models, opened when they are first wanted -------------------------------------------------------------------
+    # --- models, opened on first use ---------------------------------------------------------------------------------
 
     @cached_property
     def _vectors(self) -> OpenVectors:
@@ -222,7 +222,7 @@ class Library:
 
 
 def find_library(folder: Path | str) -> Storage:
-    """Where the library of a folder, a run or a URI is."""
+    """The storage of the library in a folder, of a run, or under a URI."""
     found = _library_in(Storage(str(folder)))
     if found is None:
         raise InputError(f"{folder} holds no library of passages; make one with `raydist index FOLDER`")

@@ -1,8 +1,8 @@
-"""One writer at a time: a file that names its owner, who shows every few seconds that they live.
+"""One writer at a time: a lock file names its owner, which touches it every few seconds as a sign of life.
 
-Who finds the file of an owner that is dead (on this machine: no such process; on another: no sign of life for a minute) takes
-it over. Whoever reads, takes or gives back the lock holds the operating system's lock on the file GUARD meanwhile, so that of
-two who see the same dead owner one comes first.
+A writer takes over the file of a dead owner (on this machine: no such process; on another: no sign of life for a minute).
+The lock is read, taken and released under the operating system's lock on the file GUARD, so that of two writers that see the
+same dead owner one comes first.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from raydist.errors import InputError
 
 LOCK, GUARD = "writer.lock", ".writer.guard"
 BEAT_SECONDS, DEAD_SECONDS = 5.0, 60.0
-ASK_SECONDS = 0.2  # between two looks of one who waits
+ASK_SECONDS = 0.2  # between two attempts of a waiting writer
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A process that writes."""
+    """The process of a writer."""
 
     host: str
     process: int
-    started: float  # when the process began: numbers of processes come again
+    started: float  # when the process began, since process ids are reused
     since: float
     token: str
 
@@ -45,7 +45,7 @@ class Owner:
         return cls(socket.gethostname(), process.pid, process.create_time(), time.time(), uuid.uuid4().hex)
 
     def is_alive(self, silent: float) -> bool:
-        """By the process itself where it is one of this machine, else by how long there was no sign of it."""
+        """Whether it runs, on this machine by its process, else by the seconds since its last sign of life."""
         if self.host != socket.gethostname():
             return silent < DEAD_SECONDS
         try:
@@ -85,7 +85,7 @@ class WriterLock:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """While something is put in force: nobody can take the lock over within. Refused where somebody has."""
+        """Guard a commit: no other writer can take over the lock meanwhile. Refused if one already has."""
         with self._guarded():
             if not self.is_mine():
                 raise InputError(
@@ -101,7 +101,7 @@ class WriterLock:
         return self.folder / LOCK
 
     def _taken(self) -> Owner | None:
-        """Take the lock, or whose it is."""
+        """Take the lock, or return its live owner."""
         with self._guarded():
             other = self._read()
             if other and other.is_alive(time.time() - self._file.stat().st_mtime):

@@ -1,10 +1,9 @@
-"""A segment: some passages with their words and vectors, in a folder that is never written again.
+"""A segment: some passages with their words and vectors, in an immutable folder.
 
     SEGMENT/passages.arrow    the passages by id (PASSAGES and metadata), memory-mapped
     SEGMENT/bm25/, dense/     a shard each, as retrieval/bm25.py and dense.py write them; their rows are those of the passages
 
-A library's version says which rows of a segment are left: those that were deleted, or replaced by others, stay in the files
-until these are compacted.
+A library's version records which rows of a segment are left: deleted and replaced rows stay in the files until a compaction.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from raydist.retrieval import bm25
 
 
 def indexed_texts(passages: pa.Table, with_them: bool) -> list[str]:
-    """What words and vectors are made of: the text, and before it the title and the headings that it stands under."""
+    """The texts for words and vectors: the text, preceded by its title and headings if ``with_them``."""
     texts = passages["text"].to_pylist()
     if not with_them:
         return texts
@@ -37,7 +36,7 @@ def with_headings(title: str | None, headings: Sequence[str] | None, text: str) 
 
 
 def check_passages(passages: pa.Table) -> pa.Table:
-    """Passages with the columns of PASSAGES first, in their types; what is missing or null is named."""
+    """Passages with the columns of PASSAGES first, in their types; missing columns and null ids are reported."""
     missing = [name for name in ("passage_id", "document_id", "text") if name not in passages.column_names]
     if missing:
         raise InputError(f"passages have no column {', '.join(missing)}; there are {', '.join(passages.column_names)}")
@@ -60,10 +59,10 @@ def check_passages(passages: pa.Table) -> pa.Table:
 
 
 class Segment:
-    """A segment, mapped; ``dead`` are the rows that are not left."""
+    """A mapped segment; ``dead`` are its deleted and replaced rows."""
 
     def __init__(self, folder: Path, dead: Sequence[int] | np.ndarray = (), name: str = "") -> None:
-        self.folder, self.name = folder, name or folder.name  # a copy from a store has another
+        self.folder, self.name = folder, name or folder.name  # a copy from an object store has another
         self.passages = map_table(folder / "passages.arrow")
         self.words = bm25.Shard(folder / "bm25")
         self.dead = np.asarray(dead, np.int64)
@@ -88,7 +87,7 @@ class Segment:
         return self if not len(gone) else Segment(self.folder, np.union1d(self.dead, gone), self.name)
 
     def find(self, column: str, values: pa.Array) -> np.ndarray:
-        """The rows that are left of these passages or documents."""
+        """The rows of these passages or documents that are left."""
         is_one = pc.is_in(self.passages[column], value_set=values.cast(pa.string())).to_numpy()
         return np.flatnonzero(is_one & self.left)
 
@@ -100,11 +99,11 @@ class Segment:
         return pa.concat_arrays(self.kept_passages()[name].chunks)
 
     def kept_vectors(self) -> np.ndarray:
-        """Their vectors."""
+        """The vectors of the passages that are left."""
         return np.load(self.folder / "dense" / "vectors.npy", mmap_mode="r", allow_pickle=False)[self.left]
 
     def counts(self) -> pa.Table:
-        """In how many rows that are left each term is."""
+        """The number of rows left that contain each term."""
         return self.words.counts(self.left if len(self.dead) else None)
 
     def total_length(self) -> int:

@@ -1,4 +1,4 @@
-"""What a library is made and searched with; kept in its index.json, so that whoever opens it later does the same."""
+"""Settings for building and searching a library; kept in its index.json, so that later openings use the same."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from raydist.retrieval.fusion import Fusion, FusionKind
 
 @dataclass(frozen=True)
 class EncoderFacts:
-    """An encoder, by what it is known and how it is used."""
+    """The identity of an encoder, and its settings."""
 
-    where: Mapping[str, Any] = field(metadata=ASIDE)  # {name, revision}, as models are opened
+    where: Mapping[str, Any] = field(metadata=ASIDE)  # {name, revision}, for opening the model
     model: str  # digest of its folder
     pooling: str = "auto"
     lengths: Mapping[str, int] = field(default_factory=dict)  # of questions and answers, in tokens
@@ -25,10 +25,10 @@ class EncoderFacts:
 
 @dataclass(frozen=True)
 class LibrarySettings:
-    """Words, vectors, and how both make one list. Without an encoder there are words alone."""
+    """Words, vectors, and the fusion of both. Without an encoder there are words alone."""
 
-    encoder: EncoderFacts | None = None  # what makes the vectors
-    headings: bool = True  # title and headings stand before a passage's text, for words and vectors
+    encoder: EncoderFacts | None = None  # of the vectors
+    headings: bool = True  # title and headings precede a passage's text, for words and vectors
     k1: float = 0.9
     b: float = 0.4
     idf: Idf = "lucene"
@@ -37,8 +37,8 @@ class LibrarySettings:
     stemmer: str = ""
     fusion: FusionKind = "z"
     dense_weight: float = 0.5
-    depth: int = 100  # of both lists, before they become one
-    cross_encoder: str | None = None  # that ranks anew: a folder or a name
+    depth: int = 100  # of both lists, before their fusion
+    cross_encoder: str | None = None  # for reranking: a folder or a name
     segment_rows: int = 100_000
 
     def rules(self) -> WordRules:
@@ -61,6 +61,6 @@ class LibrarySettings:
         return cls(**found | {"stop_words": tuple(found.get("stop_words", ())), "encoder": encoder})
 
     def made_with(self) -> dict[str, Any]:
-        """The settings that segments depend on: those of one library have the same."""
+        """The settings that segments depend on: the same for all segments of a library."""
         names = ("encoder", "headings", "min_chars", "stop_words", "stemmer")
         return {name: known_by(getattr(self, name)) for name in names}

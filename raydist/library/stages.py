@@ -22,7 +22,7 @@ DIGEST = pa.binary(16)
 
 @dataclass(frozen=True)
 class PassageVectors(Stage):
-    """Passages -> a vector for each text that is indexed, by the digest of that text."""
+    """Passages -> a vector for each indexed text, keyed by its digest."""
 
     name: ClassVar[str] = "passage_vectors"
     uses_model: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What of a library needs torch: the vectors of its segments, the encoder of questions about them, a cross-encoder."""
+"""The parts of a library that need torch: the vectors of its segments, the encoder of questions, a cross-encoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raydist.retrieval.scoring import CrossScorer as CrossScorer
 
 
 class OpenVectors:
-    """The vectors of some segments, and the encoder of questions about them."""
+    """The vectors of some segments, and the encoder of questions."""
 
     def __init__(self, segments: Sequence[Segment], settings: LibrarySettings) -> None:
         assert settings.encoder is not None

@@ -1,12 +1,12 @@
-"""Which segments of a folder are in force, and which of their rows are left.
+"""Versions of a library: the segments in force, and their rows that are left.
 
-    LIBRARY/index.json        put in force last, by rename: the version and its segments, settings, what was retired and when
-    LIBRARY/version-00007-*/  statistics of what is left (bm25.py); dead-SEGMENT.npy, the rows that are not left
+    LIBRARY/index.json        put in force last, by rename: the version and its segments, settings, retired folders by time
+    LIBRARY/version-00007-*/  statistics of the rows left (bm25.py); dead-SEGMENT.npy, the deleted and replaced rows
     LIBRARY/segment-*/        see segments.py
     LIBRARY/writer.lock       see lock.py
 
-A version's files are never written again. Those that a newer one does without stay for GRACE_SECONDS, for readers who are just
-opening them; who has opened a version keeps it, since its files are mapped.
+A version's files are immutable. Files that a newer version drops stay for GRACE_SECONDS, for readers that are just opening
+them; a reader that has opened a version keeps it, since its files are mapped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Version:
     segments: tuple[Segment, ...]
     settings: LibrarySettings
     documents: int = 0
-    retired: dict[str, float] = field(default_factory=dict)  # folders out of force, since when
+    retired: dict[str, float] = field(default_factory=dict)  # folders out of force, and since when
     statistics: Path | None = None
 
     @property
@@ -56,7 +56,7 @@ class Version:
 
 
 def common_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """One schema for several; a column whose types cannot be one is named."""
+    """One schema for several; a column with incompatible types is reported."""
     try:
         return pa.unify_schemas([PASSAGES, *schemas], promote_options="permissive")
     except (pa.ArrowTypeError, pa.ArrowInvalid):
@@ -87,7 +87,7 @@ def is_library(storage: Storage) -> bool:
 
 
 def read_version(storage: Storage) -> Version:
-    """The version in force: from a disk where it lies, from an object store by copies of its folders, each fetched once."""
+    """The version in force: on a disk in place, from an object store by copies of its folders, each fetched once."""
     facts = storage.read_json("index.json")
     if facts.get("format") != FORMAT:
         raise InputError(f"{storage.path('index.json')} is of format {facts.get('format')}, wanted {FORMAT}; index anew")
@@ -101,10 +101,10 @@ def read_version(storage: Storage) -> Version:
 
 
 def write_version(folder: Path, before: Version, segments: Sequence[Segment], settings: LibrarySettings) -> dict[str, Any]:
-    """The files of the version after another; what index.json is to say of it."""
+    """Write the files of the version after ``before``; return the content of its index.json."""
     left = [segment for segment in segments if segment.num_left]
     number, now = before.number + 1, time.time()
-    statistics = folder / f"version-{number:05d}-{uuid.uuid4().hex[:6]}"  # a writer that lost its lock spoils nobody's
+    statistics = folder / f"version-{number:05d}-{uuid.uuid4().hex[:6]}"  # a writer that lost its lock overwrites no other's
     counts = (table for tables in ([NO_TERMS], (segment.counts() for segment in left)) for table in tables)
     rows, length = sum(segment.num_left for segment in left), sum(segment.total_length() for segment in left)
     write_statistics(statistics, counts, rows, length)

@@ -1,12 +1,12 @@
-"""Conditions on metadata: "year >= 2020 and lang = 'de'" -> an Arrow expression. Nothing of the text is executed.
+"""Conditions on metadata: "year >= 2020 and lang = 'de'" -> an Arrow expression. No part of the text is executed.
 
     condition   any of `and`, `or`, `not`, parentheses, over comparisons
     comparison  COLUMN = VALUE   !=  <  <=  >  >=   COLUMN [not] in (VALUE, ...)   COLUMN is [not] null   COLUMN (true or false)
-    COLUMN      a name, in "double quotes" where it has blanks or the like
+    COLUMN      a name, in "double quotes" if it has blanks or the like
     VALUE       'text' (a quote within is doubled), a number, true, false, a day 2024-01-31 or '2024-01-31', '2024-01-31T12:00'
 
-A comparison with null is neither true nor false, as in SQL, and only what is true passes. `headings = 'Storage'` holds where
-one of the headings is that.
+A comparison with null is neither true nor false, as in SQL, and only true rows pass. `headings = 'Storage'` is true if one of
+the headings is Storage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from raydist.errors import InputError
 
-LONGEST, DEEPEST = 10_000, 50  # characters; parentheses and nots within each other
+LONGEST, DEEPEST = 10_000, 50  # characters; nested parentheses and nots
 COMPARED: dict[str, Callable[[Any, Any], pc.Expression]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -43,7 +43,7 @@ TOKENS = re.compile(
     re.VERBOSE,
 )
 KEYWORDS = ("and", "or", "not", "in", "is", "null", "true", "false")
-BETWEEN = "\x1f"  # of the elements of a list, joined to one text
+BETWEEN = "\x1f"  # separates the elements of a list, joined to one text
 
 
 class _Token(NamedTuple):
@@ -53,14 +53,14 @@ class _Token(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What a row must be to pass."""
+    """A parsed condition on rows."""
 
     expression: pc.Expression
-    columns: frozenset[str]  # that it looks at
+    columns: frozenset[str]  # that it reads
 
 
 def parse(text: str, columns: Mapping[str, pa.DataType]) -> Condition:
-    """The condition over these columns; an InputError says where it is wrong and what there is."""
+    """The condition over these columns; an InputError reports the place of a mistake and the alternatives."""
     parser = _Parser(text, columns)
     return Condition(parser.parse(), frozenset(parser.used))
 
@@ -273,7 +273,7 @@ def _day(token: _Token) -> date | None:
 
 
 def _time(token: _Token, kind: pa.DataType) -> pa.Scalar | None:
-    """Without a zone of its own a time is UTC's, where the column has one."""
+    """A time without a zone is in UTC, if the column has a zone."""
     try:
         found = datetime.fromisoformat(token.text if token.kind == "day" else _text(token) or "")
     except ValueError:

@@ -35,14 +35,14 @@ SMALL_SHARE = 0.5  # of a segment's usual rows: smaller ones are joined by a com
 
 
 class LibraryWriter:
-    """The one writer of a library, in a `with`: what was changed is in force, all at once, when the block has ended well.
+    """The only writer of a library, in a `with`: all changes come into force at once when the block ends without an error.
 
-    Readers keep the version that they opened. A second writer waits for so many seconds, then it is refused with the name of
-    the first; the lock of one that died ends with it.
+    Readers keep the version that they opened. A second writer waits `wait` seconds, then is refused with the name of the
+    first; a writer's lock dies with it.
     """
 
     def __init__(self, folder: Path | str, settings: LibrarySettings | None = None, *, wait: float = 0.0) -> None:
-        """Without settings those of the library that is there, else of words alone."""
+        """Without settings, those of the existing library, else of words alone."""
         self.folder = Path(folder)
         self._given, self._lock, self._stack = settings, WriterLock(self.folder, wait), ExitStack()
         self._segments: list[Segment] = []
@@ -81,12 +81,12 @@ class LibraryWriter:
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def add(self, passages: pa.Table, vectors: np.ndarray | None = None) -> int:
-        """Add passages whose ids are new, with their vectors where these are at hand."""
+        """Add passages whose ids are new, with their vectors if at hand."""
         passages = check_passages(passages)
         if not len(passages):
             return 0
         ids = pa.concat_arrays(passages["passage_id"].chunks)
-        order_by_id(ids.cast(pa.large_string()))  # which refuses those that come twice
+        order_by_id(ids.cast(pa.large_string()))  # refuses repeated ids
         self._refuse_known(ids)
         common_schema([*(segment.passages.schema for segment in self._segments if segment.num_left), passages.schema])
         for first in range(0, len(passages), self.settings.segment_rows):
@@ -98,13 +98,13 @@ class LibraryWriter:
         return len(passages)
 
     def replace(self, passages: pa.Table) -> int:
-        """Put passages in place of all that their documents had."""
+        """Put passages in place of all earlier ones of their documents."""
         passages = check_passages(passages)
         self.delete(passages["document_id"].unique().to_pylist())
         return self.add(passages)
 
     def delete(self, document_ids: Iterable[str]) -> int:
-        """Delete all passages of some documents; how many there were."""
+        """Delete all passages of some documents; return their number."""
         return self._remove("document_id", pa.array(document_ids, pa.string()))
 
     def _remove(self, column: str, values: pa.Array) -> int:
@@ -124,13 +124,13 @@ class LibraryWriter:
 
     @property
     def dead_share(self) -> float:
-        """Of all rows of all segments, those that are not left."""
+        """The share of deleted and replaced rows in all segments."""
         rows = sum(map(len, self._segments))
         return sum(len(segment.dead) for segment in self._segments) / rows if rows else 0.0
 
     @property
     def passages(self) -> int:
-        """How many are in force."""
+        """The number of passages in force."""
         return self._before.passages
 
     @property
@@ -142,7 +142,7 @@ class LibraryWriter:
         return len(self._segments)
 
     def compact(self) -> None:
-        """Write segments that have dead rows, and small ones, anew without these, in as few as there can be."""
+        """Rewrite segments with dead rows, and small ones, without the dead rows and in as few as possible."""
         small = [len(segment) < SMALL_SHARE * self.settings.segment_rows for segment in self._segments]
         several = sum(small) > 1
         poor = [segment for segment, is_small in zip(self._segments, small) if len(segment.dead) or (is_small and several)]
@@ -151,7 +151,7 @@ class LibraryWriter:
         self._segments = kept + [self._build(*block) for block in self._blocks(poor, schema)]
 
     def _blocks(self, segments: Sequence[Segment], schema: pa.Schema | None) -> Iterator[tuple[pa.Table, np.ndarray | None]]:
-        """What is left of some segments, cut anew."""
+        """The rows left in some segments, in new blocks."""
         tables: list[pa.Table] = []
         vectors: list[np.ndarray] = []
         size = self.settings.segment_rows
@@ -180,7 +180,7 @@ class LibraryWriter:
         return self.folder / f"segment-{uuid.uuid4().hex[:12]}"
 
     def commit(self) -> None:
-        """Put what was changed so far in force."""
+        """Put the changes so far in force."""
         if self._before.number and self._segments == list(self._before.segments) and self.settings == self._before.settings:
             return
         facts = write_version(self.folder, self._before, self._segments, self.settings)
@@ -193,7 +193,7 @@ class LibraryWriter:
         self._segments = list(self._before.segments)
 
     def _sweep(self, wanted: set[str]) -> None:
-        """Delete what is out of force for long, and what writers left that died."""
+        """Delete folders long out of force, and leftovers of dead writers."""
         for path in self.folder.iterdir():
             if path.is_dir() and path.name.lstrip(".").startswith(("segment-", "version-")) and path.name not in wanted:
                 shutil.rmtree(path, ignore_errors=True)

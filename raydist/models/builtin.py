@@ -1,4 +1,4 @@
-"""The models that come with the package, or with a package beside it; those with random weights are made on first use."""
+"""Models that come with the package or with a companion package; those with random weights are made on first use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def minilm_folder() -> Path:
 
 
 def new_minilm_folder() -> Path:
-    """MiniLM's shape and vocabulary with random, seeded weights: what training alone gives, without what MiniLM has read."""
+    """MiniLM's shape and vocabulary with random, seeded weights: for training without MiniLM's pretraining."""
     trained = minilm_folder()
 
     def shape() -> Any:
@@ -83,7 +83,7 @@ def _cached(name: str, shape: Callable[[], Any], add_tokenizer: Callable[[Path],
         add_tokenizer(beside)
         try:
             beside.rename(folder)
-        except OSError:  # another process was faster
+        except OSError:  # another process came first
             shutil.rmtree(beside)
     return folder
 

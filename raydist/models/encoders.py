@@ -1,8 +1,8 @@
-"""What transformers' kinds of encoders have in common, and where they differ: positions, heads, dropouts, packing.
+"""Traits of transformers' kinds of encoders: positions, heads, dropouts, packing.
 
-Every kind that is named here has AutoModel, AutoModelForQuestionAnswering and AutoModelForSequenceClassification;
-tests/models/test_encoders.py holds each line against transformers' own classes. A kind that is not named is as `UNNAMED` says.
-Not named on purpose: ConvBERT, MobileBERT and Nystromformer, whose results depend on how far a batch is padded.
+Every kind named here has AutoModel, AutoModelForQuestionAnswering and AutoModelForSequenceClassification;
+tests/models/test_encoders.py checks each line against transformers' own classes. Other kinds follow `UNNAMED`.
+Left out on purpose: ConvBERT, MobileBERT and Nystromformer, whose results depend on the padding of a batch.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# learned: a table with a row for each position, the first token's being row 0
-# counted: the same, but positions are counted by the token ids, from the padding id: the first token's is row padding id + 1
-# counted from 2: the same, whatever the config's padding id is
-# relative: no table; max_position_embeddings is the length that the model was made for, and transformers checks none
+# learned: a table with a row for each position, row 0 for the first token
+# counted: the same, but positions are counted over the token ids, from the padding id: row padding id + 1 for the first token
+# counted from 2: the same, regardless of the config's padding id
+# relative: no table; max_position_embeddings is the length that the model was made for, which transformers does not check
 Positions = Literal["learned", "counted", "counted from 2", "relative"]
 
 BERT_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -23,13 +23,13 @@ BERT_HEAD, MODERN_BERT_HEAD = ("qa_outputs",), ("head", "drop", "classifier")
 
 @dataclass(frozen=True)
 class Encoder:
-    """A kind of encoder, which is a `model_type` of transformers."""
+    """A kind of encoder: a `model_type` of transformers."""
 
     positions: Positions = "learned"
     dropouts: tuple[str, ...] = (*BERT_DROPOUTS, "classifier_dropout")  # of the config; one that is None follows another
     span_head: tuple[str, ...] = BERT_HEAD  # of its question answering model: hidden states to logits
     is_packed: bool = False  # by models/packed.py: BERT's layers, in BERT's order, under BERT's names
-    global_attention: bool = False  # its question answering model lets all tokens look at the question
+    global_attention: bool = False  # its question answering model lets all tokens attend to the question
 
 
 BERT = Encoder()
@@ -93,14 +93,14 @@ def longest_input(config: Any) -> int | None:
 
 
 def set_dropout(config: Any, rate: float) -> None:
-    """One rate for every dropout of the model."""
+    """Set every dropout of the model to one rate."""
     for name in encoder_of(config).dropouts:
         if getattr(config, name, None) is not None:
             setattr(config, name, rate)
 
 
 def span_head(question_answering: Any) -> list[Any] | None:
-    """The modules that lead, one after the other, from hidden states to start and end logits; None: it has no such head."""
+    """The modules from hidden states to start and end logits, in order; None if there is no such head."""
     named = ENCODERS.get(question_answering.config.model_type)
     heads = (named.span_head,) if named else (BERT_HEAD, MODERN_BERT_HEAD)
     found = [[getattr(question_answering, name, None) for name in names] for names in heads]

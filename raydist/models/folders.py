@@ -1,4 +1,4 @@
-"""From a model's name to a folder: built-in models, local folders, Hugging Face names. Only safetensors weights are taken."""
+"""From a model's name to a folder: built-in models, local folders, Hugging Face names. Safetensors weights only."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from raydist.models.builtin import minilm_folder, new_minilm_folder, tiny_folder
 # read once, when huggingface_hub is imported, by transformers at the latest
 os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "5")
 
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # the first that is there is read; the second names shards
-TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # any of these makes one
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # the first that exists is read; the second names shards
+TOKENIZERS = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")  # any one of these will do
 FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"]
 TOWERS = ("query", "answer")  # folders of a dual encoder whose towers are separate
 
 
 def model_folder(name: str, revision: str | None = None, *, towers: bool = False) -> Path:
-    """The local folder of a model's files; an InputError says what can be had where this one cannot.
+    """The local folder of a model's files; an InputError lists the models at hand if this one is unavailable.
 
-    With `towers` it may hold two of them, as a retriever does that was trained with separate ones (`tower_folder`).
+    With `towers` it may hold two of them, like a retriever trained with separate ones (`tower_folder`).
 
     >>> import raydist
     >>> sorted(path.name for path in raydist.model_folder("builtin:tiny").iterdir())
@@ -48,19 +48,19 @@ def model_folder(name: str, revision: str | None = None, *, towers: bool = False
 
 
 def is_folder(name: str) -> bool:
-    """Whether a model's name is a folder here, and so another one elsewhere."""
+    """Whether a model's name is a folder on this machine, and so may differ on others."""
     return not name.startswith("builtin:") and Path(name).expanduser().is_dir()
 
 
 def open_model(where: Mapping[str, Any]) -> Path:
-    """A model's folder on this node: {name, revision}, or {storage, folder} for one that a run made. It may hold two towers."""
+    """A model's folder on this node: {name, revision}, or {storage, folder} for a run's own. It may hold two towers."""
     if "storage" in where:
         return Storage(where["storage"]).local_copy(where["folder"])
     return model_folder(where["name"], where.get("revision"), towers=True)
 
 
 def tower_folder(folder: Path, tower: str) -> Path:
-    """The folder of one tower, where an encoder has two; else the encoder's own."""
+    """The folder of one tower, if an encoder has two; else the encoder's own."""
     return folder / tower if (folder / tower / "config.json").is_file() else folder
 
 
@@ -95,7 +95,7 @@ def _check_files(folder: Path) -> None:
 
 
 def _weight_files(folder: Path) -> list[str]:
-    """The names of the files that transformers would read weights from, by the folder's own word; none where there are none."""
+    """The files that transformers would read weights from, as the folder names them; empty if there are none."""
     named = _json_object(folder, "config.json").get("transformers_weights")
     for name in (str(named),) if named else WEIGHTS:
         if (folder / name).is_file():
@@ -119,7 +119,7 @@ def _fetch(name: str, revision: str | None) -> Path:
 
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
-    except Exception as error:  # the hub's client raises many kinds; all mean that the model cannot be had
+    except Exception as error:  # the hub's client raises many kinds; all mean that the model is unavailable
         why = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise InputError(f"model {name!r} cannot be fetched from the Hugging Face hub ({why}); {_what_there_is()}") from None
 

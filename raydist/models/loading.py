@@ -1,4 +1,4 @@
-"""Models of transformers from folders, with one message for whatever is wrong with them."""
+"""Transformers models from folders, with one message for any fault."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def open_weights(auto_class: Any, folder: Path, **settings: Any) -> tuple[Any, l
     how = {"dtype": torch.float32, "use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
     with opening(auto_class, folder):
         model, found = auto_class.from_pretrained(folder, **how, **settings)
-    if mismatched := sorted(found["mismatched_keys"]):  # of which transformers itself would tell neither name nor shape
+    if mismatched := sorted(found["mismatched_keys"]):  # transformers itself would report neither name nor shape
         name, seen, wanted = mismatched[0]
         raise InputError(
             f"{folder}: cannot be opened with {auto_class.__name__}: {name} has the shape {list(seen)} in its weights, and "
@@ -59,7 +59,7 @@ def open_weights(auto_class: Any, folder: Path, **settings: Any) -> tuple[Any, l
 def load_pretrained(
     auto_class: Any, folder: Path, *, attention: str = "auto", dropout: float | None = None, seed: int = 0, **settings: Any
 ) -> Any:
-    """A model of transformers from a folder, in float32. What the folder lacks (a head, say) is drawn from the seed."""
+    """A model of transformers from a folder, in float32. Missing weights (a head, say) are drawn from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         with opening(auto_class, folder):

@@ -1,4 +1,4 @@
-"""A model as stages take it: found by its location, known by its digest."""
+"""A model as an input of stages: found by its location, identified by its digest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NamedModel:
     revision: str | None = None
 
     def folder(self) -> Path:
-        """On this node. It may hold two towers."""
+        """The folder on this node. It may hold two towers."""
         return model_folder(self.name, self.revision, towers=True)
 
     def plain(self) -> dict[str, Any]:
@@ -27,13 +27,13 @@ class NamedModel:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model that a run has trained."""
+    """A run's trained model."""
 
     storage: str  # URI of the run
     inside: str = "model"
 
     def folder(self) -> Path:
-        """On this node: fetched once, where the storage is remote."""
+        """The folder on this node, fetched once if the storage is remote."""
         return Storage(self.storage).local_copy(self.inside)
 
     def plain(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Model:
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """Of the files that make a tokenizer."""
+    """A digest of the files that make a tokenizer."""
     words = ("token", "vocab", "merges")
     files = [path for path in sorted(folder.glob("*")) if path.suffix == ".model" or any(word in path.name for word in words)]
     return fingerprint({path.name: file_digest(path) for path in files})

@@ -2,15 +2,15 @@
 
 A BERT-shaped encoder on a CPU gets the tokens of all sequences of a batch in a row: no padding is computed, linear layers
 are one product each, attention goes over groups of sequences of equal length (neighbours, since sequences are sorted by
-length). Where only the first token counts, the last layer is computed for it alone. Batches are small, about 1,000
+length). If only the first token counts, the last layer is computed for it alone. Batches are small, about 1,000
 tokens: activations stay in the cache. Each of torch's threads works on a batch of its own: no operation waits for its other
-half, which takes a sixth of the time where operations are as small as these. Weights are those of the transformers model.
+half, a wait that takes a sixth of the time for operations this small. Weights are those of the transformers model.
 
-What is promised, but for bf16: float32, equal to the plain model to 1e-5. A result is a pure function of the list that is given
-(batches are cut by length and place alone) on the same kind of processor, packed with any number of threads. It is not
-bit-identical for other lists or other budgets, because a matrix product may sum in another order when it has more rows:
-differences are of the order of 1e-6. Packed, bf16 are products of linear layers and attention over long sequences; sums,
-norms and scores stay in float32. Memory grows with threads: each has the activations of a batch.
+Guarantees, except for bf16: float32, equal to the plain model to 1e-5. A result is a pure function of the given list (batches
+are cut by length and place alone) on the same kind of processor, packed with any number of threads. It is not bit-identical
+for other lists or other budgets, because a matrix product may sum in another order when it has more rows: differences are of
+the order of 1e-6. Packed, bf16 applies to products of linear layers and attention over long sequences; sums, norms and
+scores stay in float32. Memory grows with threads: each holds the activations of a batch.
 
 Shapes: N sequences of a batch, T tokens of all of them in a row, L tokens of each sequence of a group, H hidden units,
 A attention heads, D units of a head.
@@ -41,7 +41,7 @@ PLAIN_ATTENTION = 96  # tokens of a sequence, at most
 
 
 def cut_by_tokens(lengths: Sequence[int], token_budget: int) -> Iterator[list[int]]:
-    """Batches of places, longest first, with rows x longest row within the budget; a row beyond it goes alone."""
+    """Batches of places, longest first, with rows x longest row within the budget; a longer row goes alone."""
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])  # stable: equals stay in the order given
     start = 0
     while start < len(order):
@@ -54,7 +54,7 @@ def cut_by_tokens(lengths: Sequence[int], token_budget: int) -> Iterator[list[in
 
 
 def load_for_inference(auto_class: str, folder: Path, device: str | None = None) -> tuple[Any, Any]:
-    """The model of a folder, opened with this class of transformers, and its tokenizer. A head that is not there is refused."""
+    """The model of a folder, opened with this class of transformers, and its tokenizer. A missing head is refused."""
     import transformers
 
     model, lacking = open_weights(getattr(transformers, auto_class), folder)
@@ -69,14 +69,14 @@ def load_for_inference(auto_class: str, folder: Path, device: str | None = None)
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str], max_tokens: int) -> list[list[int]]:
-    """The token ids of each text, cut to so many, without special tokens."""
+    """The token ids of each text, at most ``max_tokens``, without special tokens."""
     if not len(texts):
         return []
     return tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=max_tokens)["input_ids"]
 
 
 class PairFormat:
-    """Where a tokenizer puts its special tokens around two texts, learnt from what it does to a pair."""
+    """The places of a tokenizer's special tokens around two texts, learnt from a probe pair."""
 
     def __init__(self, tokenizer: Any) -> None:
         probe = tokenizer(["a"], ["b"])
@@ -89,15 +89,15 @@ class PairFormat:
         self.num_special = len(self.before) + len(self.between) + len(self.after)
 
     def pair(self, first: Ids, second: Ids, max_length: int) -> tuple[list[int], list[int]]:
-        """Ids and types of a pair; the second text is cut to the room that is left."""
+        """Ids and types of a pair; the second text is cut to the remaining room."""
         second = second[: max(0, max_length - self.num_special - len(first))]
         parts = (self.before, first, self.between, second, self.after)
         types = [type for type, part in zip(self.types, parts) for _ in part]
         return [*self.before, *first, *self.between, *second, *self.after], types
 
     def triple(self, first: Ids, second: Ids, third: Ids, max_length: int) -> tuple[list[int], list[int]]:
-        """A pair whose second text is two: the same special tokens stand between them, and the longer one is cut first. A third
-        text that is empty, or finds no room, is as if it were not there.
+        """A pair whose second text is two, with the same special tokens between them; the longer one is cut first. A third
+        text that is empty, or finds no room, is left out.
         """
         room = max_length - self.num_special - len(first) - len(self.between)
         kept, of_third = cut_longer_first(len(second), len(third), room)
@@ -121,7 +121,7 @@ def cut_longer_first(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 class PackedEncoder:
-    """An AutoModel or AutoModelForSequenceClassification, made ready for inference in float32, or with products in bf16."""
+    """An AutoModel or AutoModelForSequenceClassification, ready for inference in float32, or with products in bf16."""
 
     def __init__(self, model: Any, token_budget: int | None = None, precision: str = "fp32") -> None:
         self.model = model.eval()
@@ -145,7 +145,7 @@ class PackedEncoder:
         return self._run(ids, types, self._score_packed if self.is_packed else self._score_padded, self.model.config.num_labels)
 
     def token_states(self, ids: Sequence[Ids], types: Sequence[Ids] | None = None) -> Tensor:
-        """The last hidden states of all tokens of some sequences in a row, [T, H]; packed alone, as one batch."""
+        """The last hidden states of all tokens of some sequences in a row, [T, H]; only if packed, as one batch."""
         return self._all_tokens(_Batch.of(list(range(len(ids))), ids, types, self.device))
 
     def encode(
@@ -158,12 +158,12 @@ class PackedEncoder:
         together: int | None = None,
     ) -> np.ndarray:
         """Vectors [number of sequences, H]: the last hidden state of the first token, or the mean over all tokens.
-        A batch is of sequences that are ``together``: the first so many, the next so many, and so on; None: all are.
+        A batch stays within a run of ``together`` consecutive sequences: the first so many, the next, and so on; None: all.
         """
 
         def vectors(batch: _Batch) -> Tensor:
             pool = self._pool_packed if self.is_packed else self._pool_padded
-            pooled_NH = pool(batch, pooling).float()  # bf16 would leave a norm of 1 only to a thousandth
+            pooled_NH = pool(batch, pooling).float()  # bf16 would keep a norm of 1 only to a thousandth
             return F.normalize(pooled_NH, dim=1) if normalise else pooled_NH
 
         return self._run(ids, types, vectors, self.base.config.hidden_size, together)
@@ -246,7 +246,7 @@ class PackedEncoder:
     # ------------------------------------------------------------------------------------------------------------ padded
 
     def _padded(self, batch: _Batch) -> dict[str, Tensor]:
-        """Rows to the right length: ids, mask and, where the model has them, types."""
+        """Rows padded to one length: ids, mask and, if the model has them, types."""
         pad = getattr(self.base.config, "pad_token_id", None) or 0
         mask_NL = (
             torch.arange(max(batch.lengths), device=self.device) < torch.tensor(batch.lengths, device=self.device)[:, None]
@@ -275,7 +275,7 @@ class PackedEncoder:
 
 
 def _each(batches: Iterator[list[int]], work: Callable[[list[int]], None], threads: int) -> None:
-    """Work on all batches: as ever, or on several threads at once, each of whose operations has one thread."""
+    """Work on all batches: one after another, or on several threads, each running single-threaded operations."""
     if threads == 1:
         for batch in batches:
             work(batch)
@@ -288,7 +288,7 @@ def _each(batches: Iterator[list[int]], work: Callable[[list[int]], None], threa
         try:
             pool.shutdown(cancel_futures=True)
         finally:  # a second Ctrl-C ends the waiting
-            torch.set_num_threads(threads)  # of the threads' own setting, a part is the whole process's
+            torch.set_num_threads(threads)  # the threads' own setting partly applies to the whole process
 
 
 class _Group(NamedTuple):
@@ -373,8 +373,8 @@ class _Layer:
 
 
 def _attend(qkv_3NALD: Tensor) -> Tensor:
-    """Attention within sequences of equal length, [N, A, L, D], of queries that are scaled already. Short ones by plain
-    products in float32: torch's own attention, made for long ones, takes 1.2 to 1.5 times as long for 20 to 80 tokens.
+    """Attention within sequences of equal length, [N, A, L, D], with queries already scaled. Short ones by plain products in
+    float32: torch's own attention, made for long ones, takes 1.2 to 1.5 times as long for 20 to 80 tokens.
     """
     sequences, heads, length = qkv_3NALD.shape[1:4]
     if length > PLAIN_ATTENTION:
@@ -387,9 +387,9 @@ def _attend(qkv_3NALD: Tensor) -> Tensor:
 
 
 class _Linear:
-    """A linear layer without gradients, then an activation, or the sum with ``plus``. Where torch has oneDNN, a copy of the
-    weights is laid out for its products, which makes these a tenth faster; an exact GELU and, in float32, the sum are part of
-    them, and bf16 is not rounded to in each batch anew.
+    """A linear layer without gradients, then an activation, or the sum with ``plus``. If torch has oneDNN, a copy of the
+    weights is laid out for its products, which makes them a tenth faster; they include an exact GELU and, in float32, the sum,
+    and rounding to bf16 is not repeated in each batch.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, activation: Any = None) -> None:
@@ -405,7 +405,7 @@ class _Linear:
         tokens = tokens.to(self.bias.dtype)
         if not self.by_onednn:
             found = F.linear(tokens, self.weight, self.bias)
-            found = torch.ops.aten.gelu_(found) if self.is_gelu else found  # in place: a pass less
+            found = torch.ops.aten.gelu_(found) if self.is_gelu else found  # in place: saves a pass
         elif plus is not None and plus.dtype == self.bias.dtype:
             return torch.ops.mkldnn._linear_pointwise.binary(tokens, plus, self.weight, self.bias, "add")
         else:

@@ -2,26 +2,24 @@
 
 score(q, d) = sum over the words t of q of  n(t, q) * idf(t) * tf / (tf + k1 * (1 - b + b * |d| / average length))
 
-A shard holds integers only: for each of its terms the rows it is in, and for each of these a code for the pair
-(term frequency, length of the row). Everything that depends on the whole corpus (idf, average length) is put in when
-a query comes, from statistics that are the exact sums of the shards' own counts. Hence one pass over the text, shards
-that are never written again, and documents that are added as a further shard: old files stay as they are and scores
-are those of an index built anew.
+A shard holds integers only: for each of its terms the rows that contain it, and for each of these a code for the pair
+(term frequency, length of the row). Everything that depends on the whole corpus (idf, average length) is applied at
+query time, from statistics that are the exact sums of the shards' own counts. Hence one pass over the text, immutable
+shards, and new documents as one more shard: old files stay as they are, and scores equal those of a rebuilt index.
 
 Why the number of shards changes no bit: a row's score is a float32 sum whose terms come in an order that depends on
 the query and the global statistics alone (rarest first, then by term); each addend is the float32 product of the
 global weight of the term and a share that depends on (tf, length, average length) alone.
 Ties go to the smaller sentence id, in the order of code points: rows of a shard are sorted by id.
 
-    INDEX/index.json            written last, by rename: names what is in force
+    INDEX/index.json            written last, by rename: names the files in force
     INDEX/shard-00000/          ids, terms, starts, rows, codes, frequencies, lengths (.npy, memory-mapped), shard.json
     INDEX/statistics-00001/     terms, counts (.npy, memory-mapped)
 
-All folders appear by rename after they are whole. What grows with what: a shard on disk takes 6 bytes for each
-(term, row) pair plus its ids and terms (``estimate_bytes`` says it in advance); building one takes about 35 bytes of
-memory per word occurrence; searching takes 4 bytes per row and thread, beyond the mapped files. The statistics hold every
-term once: merging them takes memory for the vocabularies of 16 shards at a time, and for the ids of all new shards, to see
-that none is given twice.
+A folder appears by rename once it is complete. Sizes: a shard on disk takes 6 bytes per (term, row) pair plus its ids and
+terms (``estimate_bytes`` predicts it); building one takes about 35 bytes of memory per word occurrence; searching takes
+4 bytes per row and thread, beyond the mapped files. The statistics hold every term once: merging them takes memory for the
+vocabularies of 16 shards at a time, and for the ids of all new shards, to refuse duplicates.
 """
 
 from __future__ import annotations
@@ -63,8 +61,8 @@ from raydist.retrieval.words import stop_words as stop_words
 FORMAT = 1
 BLOCK_ROWS = 16_384  # texts tokenized at a time
 MERGE_SHARDS = 16  # vocabularies merged at a time
-# Of an estimate: bytes of text for each (term, row) pair, which are 7 in English (4 in Chinese, 16 in Russian); terms over the
-# root of the pairs, as in sentences of encyclopedias; bytes for each term.
+# For estimates: bytes of text per (term, row) pair, 7 in English (4 in Chinese, 16 in Russian); terms over the root of the
+# pairs, as in sentences of encyclopedias; bytes per term.
 TEXT_BYTES, TERMS, TERM_BYTES = 7, 50, 32
 
 Idf = Literal["lucene", "robertson", "atire"]
@@ -72,7 +70,7 @@ Idf = Literal["lucene", "robertson", "atire"]
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """What may change from one search to the next: nothing here is baked into the files."""
+    """Search-time settings: none of them is baked into the files."""
 
     k1: float = 0.9
     b: float = 0.4
@@ -102,7 +100,7 @@ class Formula:
 
 
 def build_shard(folder: Path, ids: Iterable[str], texts: Iterable[str], rules: WordRules | None = None) -> None:
-    """Write one shard: the rows of ``texts``, sorted by id. Needs no knowledge of the other shards."""
+    """Write one shard: the rows of ``texts``, sorted by id. Independent of the other shards."""
     rules = rules or WordRules()
     numbers: defaultdict[str, int] = defaultdict(count(1).__next__)  # word -> number, in order of appearance
     numbers[SEPARATOR] = 0
@@ -188,7 +186,7 @@ def _plain(rules: WordRules) -> dict[str, Any]:
 
 
 def write_statistics(folder: Path, counts: Iterable[pa.Table], rows: int, total_length: int) -> None:
-    """What scores depend on beside a row itself: ``counts`` of shards summed, rows and their length. MERGE_SHARDS at a time."""
+    """Write what scores need of the whole corpus: summed ``counts`` of shards, rows, total length. MERGE_SHARDS at a time."""
     waiting = iter(counts)
     whole = _sum_counts([next(waiting)])
     while block := list(islice(waiting, MERGE_SHARDS)):
@@ -236,7 +234,7 @@ def publish_index(folder: Path, shards: Sequence[str], formula: Formula | None =
         **facts,
     }
     put_in_force(folder, index)
-    for old in folder.glob("statistics-*"):  # the one before stays for those who are opening it now
+    for old in folder.glob("statistics-*"):  # the previous one stays for readers that are opening it
         if old.name not in (statistics, before.get("statistics")):
             shutil.rmtree(old)
 
@@ -249,7 +247,7 @@ def build_index(
     rules: WordRules | None = None,
     formula: Formula | None = None,
 ) -> None:
-    """A whole index from rows at hand, in as many shards as asked for."""
+    """Build an index from rows in memory, in the given number of shards."""
     folder = Path(folder)
     build_shards(
         folder,
@@ -261,7 +259,7 @@ def build_index(
 
 
 def add_rows(folder: Path, ids: Iterable[str], texts: Iterable[str]) -> None:
-    """Add rows to an index as one more shard: nothing is rebuilt, and scores are as if it had been."""
+    """Add rows to an index as one more shard: nothing is rebuilt, and scores equal those of a rebuilt index."""
     folder = Path(folder)
     index = _read_json(folder / "index.json")
     name = f"shard-{len(index['shards']):05d}"
@@ -281,7 +279,7 @@ def _rules(plain: dict[str, Any]) -> WordRules:
 
 
 class Shard:
-    """A shard, its arrays mapped."""
+    """A shard with mapped arrays."""
 
     def __init__(self, folder: Path) -> None:
         facts = _read_json(folder / "shard.json")
@@ -294,27 +292,27 @@ class Shard:
         self.frequencies, self.lengths = load_array(folder, "frequencies"), load_array(folder, "lengths")
 
     def counts(self, kept: np.ndarray | None = None) -> pa.Table:
-        """In how many rows of this shard each of its terms is; where some rows are ``kept`` (a mask), in how many of those."""
+        """The number of this shard's rows that contain each term; with ``kept`` (a mask), of the kept rows."""
         df = np.diff(self.starts)
         if kept is not None and len(df):
-            df = np.add.reduceat(kept[self.rows], self.starts[:-1], dtype=np.int64)  # no term is without a row
+            df = np.add.reduceat(kept[self.rows], self.starts[:-1], dtype=np.int64)  # every term has a row
         return pa.table({"term": self.vocabulary.terms, "df": df}).filter(pa.array(df > 0))
 
     def length_of(self, kept: np.ndarray) -> int:
-        """The terms of the rows that are kept, each as often as it comes."""
+        """The total length of the kept rows, in term occurrences."""
         is_kept = kept[self.rows]
         return int(self.frequencies[self.codes[is_kept]].sum())
 
 
 class _Query(NamedTuple):
-    """Questions as terms and weights: those of question i lie at bounds[i] to bounds[i + 1]."""
+    """Questions as terms and weights; question i spans bounds[i] to bounds[i + 1]."""
 
     bounds: np.ndarray
     terms: np.ndarray
     weights: np.ndarray
 
     def with_terms(self, numbers: np.ndarray) -> _Query:
-        """The same with other numbers for the terms, without terms of number -1 or of no weight."""
+        """The same with renumbered terms, without those numbered -1 or of weight 0."""
         terms = numbers[self.terms]
         is_used = (terms >= 0) & (self.weights > 0)
         return _Query(np.append(0, np.cumsum(is_used))[self.bounds], terms[is_used], self.weights[is_used])
@@ -326,7 +324,7 @@ class Index(OpenShards):
     def __init__(self, shards: Sequence[Shard], statistics: Path, rules: WordRules, formula: Formula) -> None:
         facts = json.loads((statistics / "statistics.json").read_text())
         self.rules, self.formula = rules, formula
-        self.num_rows: int = facts["rows"]  # of the whole index, also where some shards only are open
+        self.num_rows: int = facts["rows"]  # of the whole index, even if only some shards are open
         self.average_length = facts["total_length"] / max(1, facts["rows"])
         self.vocabulary = Vocabulary(statistics)
         self.counts = load_array(statistics, "counts")
@@ -352,7 +350,7 @@ class Index(OpenShards):
         within: np.ndarray | None = None,
     ) -> BestRows:
         """The k best rows of the open shards for each question, a text or a list of terms; ties by sentence id. ``within``: a
-        mask of the rows that are looked at.
+        mask of the rows to search.
         """
         if k < 1:
             raise InputError(f"search wants k of 1 or more, got {k}")
@@ -368,7 +366,7 @@ class Index(OpenShards):
         return hits[0] if len(hits) == 1 else self._merge(hits, k)
 
     def _weigh(self, questions: Sequence[str] | Sequence[Sequence[str]]) -> tuple[list[str], _Query]:
-        """The distinct terms of all questions, and each question as numbers of these with weights, rarest first."""
+        """The distinct terms of all questions, and each question as term numbers with weights, rarest first."""
         if isinstance(questions[0], str):
             words = self.rules.words(questions)  # type: ignore[arg-type]
             terms = self.rules.terms(words.dictionary.to_pylist())
@@ -404,7 +402,7 @@ class Index(OpenShards):
 
 
 def merge_top_k(question: np.ndarray, sentence_id: pa.Array, score: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of candidates from several shards, which to keep (by question, best first, ties by id) and the rank of each, from 0."""
+    """Merge candidates from several shards: indices to keep (by question, best first, ties by id) and their ranks, from 0."""
     table = pa.table({"question": question, "score": score, "id": sentence_id})
     order = pc.sort_indices(table, [("question", "ascending"), ("score", "descending"), ("id", "ascending")]).to_numpy()
     ordered = np.asarray(question)[order]
@@ -430,6 +428,6 @@ def _search_shard(
     if len(cuts) == 2:
         part(0, num_questions)
     else:
-        with ThreadPoolExecutor(threads) as pool:  # the compiled kernel lets go of the interpreter
+        with ThreadPoolExecutor(threads) as pool:  # the compiled kernel releases the GIL
             list(pool.map(part, cuts, cuts[1:]))
     return best, scores

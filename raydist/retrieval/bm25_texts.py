@@ -1,4 +1,4 @@
-"""BM25 over texts at hand: the index of retrieval/bm25.py in a folder of its own, which goes with the object."""
+"""BM25 over texts in memory: the index of retrieval/bm25.py in a temporary folder, deleted with the object."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from raydist.retrieval.bm25 import Formula, Idf, Index, WordRules, build_index, 
 
 
 class TextHit(NamedTuple):
-    """One of the texts that were searched."""
+    """One of the searched texts."""
 
-    number: int  # its place among them, from 0
+    number: int  # its position, from 0
     score: float
     text: str
 
 
 class BM25:
-    """Texts to search by their words. Scores are those of a run's BM25 index with the same settings.
+    """BM25 search over a list of texts. Scores equal those of a run's BM25 index with the same settings.
 
     >>> import raydist
     >>> texts = ["Mina Orlov built the bridge in 1894.", "The river is wide.", "It fell in 1911."]
@@ -50,7 +50,7 @@ class BM25:
         self.texts = list(texts)
         folder = Path(tempfile.mkdtemp(prefix="raydist-bm25-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        numbers = [f"{number:010d}" for number in range(len(self.texts))]  # ids: of equal scores the first text wins
+        numbers = [f"{number:010d}" for number in range(len(self.texts))]  # ids: among equal scores the first text wins
         rules = WordRules(min_chars, _words(stop_words), stemmer)
         build_index(folder / "index", numbers, self.texts, 1, rules, Formula(k1, b, idf))
         self._index = Index.open(folder / "index")
@@ -63,7 +63,7 @@ class BM25:
     @overload
     def search(self, questions: Sequence[str], k: int = 10) -> list[list[TextHit]]: ...
     def search(self, questions: str | Sequence[str], k: int = 10) -> list[TextHit] | list[list[TextHit]]:
-        """The k best texts for a question, or for each of several; texts without a common word are left out."""
+        """The k best texts for a question, or for each of several; texts that share no word with it are left out."""
         if isinstance(questions, str):
             return self._search([questions], k)[0]
         return self._search(list(questions), k)

@@ -1,4 +1,4 @@
-"""How good a cross-encoder is on pairs that it was not trained on, and how its probabilities are made true."""
+"""Scores of a cross-encoder on held-out pairs, and the calibration of its probabilities."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Judgement(NamedTuple):
 
 
 def judge_pairs(scored: pa.Table, cosines: pa.Table) -> Judgement:
-    """From logits of held-out pairs {label, logit}, and what an encoder's vectors say of the same pairs {label, cosine}."""
+    """Judge logits of held-out pairs {label, logit} beside an encoder's cosines of the same pairs {label, cosine}."""
     labels, logits = scored["label"].to_numpy().astype(int), scored["logit"].to_numpy().astype(float)
     temperature, platt = fit_temperature(labels, logits), fit_platt(labels, logits)
     reliability: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""What the cross-encoder is asked about: BM25 and dense results merged, gold answers removed (docs/methods.md 5.4).
+"""Candidates for the cross-encoder: BM25 and dense results merged, gold answers removed (docs/methods.md 5.4).
 
-A function of one block of questions: what is found for a question does not depend on the other questions of its block, on
-the order of any table, nor on rows about questions of other blocks, which are passed over.
+A function of one block of questions: the candidates of a question do not depend on the other questions of its block, on
+the order of any table, or on rows about questions of other blocks, which are skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Ranked = dict[str, list[tuple[str, float]]]  # (sentence, score) by question, of
 def hit_table(
     question_ids: Sequence[str], rows_QK: np.ndarray, scores_QK: np.ndarray, ids: Callable[[np.ndarray], pa.Array | list[str]]
 ) -> pa.Table:
-    """What a search gave, best first, as rows of ``HIT_SCHEMA``; row -1 is no hit, ``ids`` names the others."""
+    """Search results, best first, as rows of ``HIT_SCHEMA``; row -1 is no hit, ``ids`` maps the others to sentence ids."""
     question, place = np.nonzero(rows_QK >= 0)
     columns = [
         pa.array(question_ids, pa.string()).take(pa.array(question)),
@@ -37,7 +37,7 @@ def hit_table(
 
 
 def ranked_lists(table: pa.Table, by: str = "score") -> Ranked:
-    """The lists of a table of hits."""
+    """A table of hits as ranked lists."""
     lists: Ranked = {}
     for question, sentence, value in zip(*(table[name].to_pylist() for name in ("question_id", "sentence_id", by))):
         lists.setdefault(question, []).append((sentence, value))
@@ -60,8 +60,8 @@ def find_candidates(
     """The best ``top`` of both retrievers for each question, by question id and sentence id, as ``CANDIDATE_SCHEMA``.
 
     Gold answers and sentences with the text of one are left out, with ``near_duplicates`` also those with its words in
-    another order. ``same_doc`` adds as many others of each document with a gold answer, drawn by the seed. ``known`` are
-    bag keys of what answers a question's text under any id (``positives``): left out, too.
+    another order. ``same_doc`` adds that many other sentences of each gold answer's document, drawn by the seed. ``known``:
+    bag keys of all answers to a question's text under any id (``positives``), left out as well.
     """
     asked = pc.unique(questions["question_id"])
     gold = of_questions(gold, asked)
@@ -91,7 +91,7 @@ def find_candidates(
 
 
 def of_questions(table: pa.Table, asked: pa.Array) -> pa.Table:
-    """The rows about some questions, in one order whatever the order given; of judgements those above 0."""
+    """The rows about the given questions, in an order that does not depend on the table's; judgements only above 0."""
     mine = pc.is_in(table["question_id"], value_set=asked.cast(table["question_id"].type))
     if "relevance" in table.column_names:
         mine = pc.and_(mine, pc.greater(table["relevance"], 0))
@@ -100,7 +100,7 @@ def of_questions(table: pa.Table, asked: pa.Array) -> pa.Table:
 
 
 def best_hits(hits: pa.Table, asked: pa.Array, top: int, name: str) -> pa.Table:
-    """The hits of some questions down to rank ``top``, by question and rank."""
+    """The hits of the given questions down to rank ``top``, by question and rank."""
     hits = of_questions(hits.select(HIT_SCHEMA.names).cast(HIT_SCHEMA), asked)
     hits = hits.filter(pc.less_equal(hits["rank"], top))
     bad = hits.filter(pc.invert(pc.is_finite(hits["score"])))
@@ -127,7 +127,7 @@ def _same_document(
     near_duplicates: bool,
     known: Mapping[str, Sequence[int]],
 ) -> pa.Table:
-    """Of the document of each gold answer ``most`` sentences, or all there are, uniformly drawn.
+    """Up to ``most`` sentences from the document of each gold answer, drawn uniformly.
 
     As with negatives (methods 5.2), gold answers of the question and duplicates of their texts are removed before drawing.
     A sentence's draw is a pure function of (seed, question id, sentence id).
@@ -155,6 +155,6 @@ def _same_document(
 
 
 def _pairs_in(questions: pa.ChunkedArray, keys: np.ndarray, in_questions: pa.ChunkedArray, in_keys: np.ndarray) -> np.ndarray:
-    """Whether each (question, key) is among the others."""
+    """A mask of the (question, key) pairs that are among the others."""
     known = set(zip(in_questions.to_pylist(), in_keys.tolist()))
     return np.fromiter((pair in known for pair in zip(questions.to_pylist(), keys.tolist())), bool, len(keys))

@@ -1,9 +1,9 @@
-"""A corpus as stages: files -> tables of it -> sentences; and what every stage over its questions has in common.
+"""A corpus as stages: files -> tables -> sentences; and the common base of all stages over its questions.
 
-A block is `mining.part_questions` questions: the unit of work of every stage over questions. What a block holds depends on
-the questions alone, so results do not depend on workers or nodes (the last bits of a model that is not packed, see
-models/packed.py, do on the threads of an actor, which `cluster.threads_per_worker` fixes). What grows with the corpus: the
-sentence table, which is mapped.
+A block is `mining.part_questions` questions: the unit of work of every stage over questions. Its content depends on the
+questions alone, so results do not depend on workers or nodes (except the last bits of a model that is not packed, see
+models/packed.py: they depend on the threads of an actor, which `cluster.threads_per_worker` fixes). The sentence table
+grows with the corpus; it is mapped.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from raydist.records import name_rejected, rejected_table
 if TYPE_CHECKING:
     pass
 
-VERSION = 4  # of retrieval's stages, where they state none; raise when an output changes
-ROW_GROUP = 4096  # rows of a corpus table; a block reads the groups that hold its questions, and no others
+VERSION = 4  # of retrieval stages that state none; raise when an output changes
+ROW_GROUP = 4096  # rows of a corpus table; a block reads only the groups that hold its questions
 
 
 # --- a corpus --------------------------------------------------------------------------------------------------------
@@ -45,20 +45,20 @@ ROW_GROUP = 4096  # rows of a corpus table; a block reads the groups that hold i
 
 @dataclass(frozen=True)
 class CorpusFile:
-    """A file of a corpus as its tables are known by it."""
+    """A file of a corpus, as part of its tables' fingerprint."""
 
     name: str
     digest: str
-    language: str | None = field(default=None, metadata=LATER)  # where sentences are split by it
+    language: str | None = field(default=None, metadata=LATER)  # if sentences are split by it
 
 
 @dataclass(frozen=True)
 class CorpusCounts:
-    """What was read of a corpus, and what it is known by."""
+    """Counts of a corpus as read, and the digests of its sentences and passages."""
 
     rows: int  # sentences
     questions: int
-    questions_read: int  # before some were chosen
+    questions_read: int  # before sampling
     gold: int
     passages: int
     rejected: int
@@ -71,7 +71,7 @@ class CorpusCounts:
 class CorpusTables(Stage):
     """Files -> sentences and passages, written as they are read; questions, gold answers and rejected rows.
 
-    Memory: a block of rows, about 50 bytes for each sentence, and all of the questions and gold.
+    Memory: a block of rows, about 50 bytes per sentence, and all questions and gold.
     """
 
     name: ClassVar[str] = "retrieval_set"
@@ -80,7 +80,7 @@ class CorpusTables(Stage):
     format: str
     split: str
     columns: Mapping[str, Any]
-    questions: int | None  # a seeded choice of this many
+    questions: int | None  # the size of a seeded sample
     seed: int
     files: tuple[CorpusFile, ...]
     places: tuple[Place, ...] = field(metadata=ASIDE)
@@ -94,7 +94,7 @@ class CorpusTables(Stage):
         return lambda number: self.open_set()
 
     def open_set(self) -> OpenSet | RetrievalSet:
-        """The corpus by its format; what may be large is read while it is iterated over."""
+        """The corpus by its format; large tables are read during iteration."""
         return open_corpus(
             self.format,
             [place.fetch() for place in self.places],
@@ -142,7 +142,7 @@ class CorpusTables(Stage):
 
 
 class _Blocks:
-    """A table that is written block by block: its rows so far, and a digest of them."""
+    """A table written block by block: its number of rows so far, and their digest."""
 
     def __init__(self, writer: pq.ParquetWriter) -> None:
         self.writer, self.rows, self.digest = writer, 0, hashlib.blake2b(digest_size=16)
@@ -156,7 +156,7 @@ class _Blocks:
 
 
 def _write_sentences(opened: OpenSet | RetrievalSet, folder: Storage) -> tuple[_Blocks, _Blocks, pa.Table]:
-    """Write sentences and passages; return what was written, and the duplicate keys of all sentences."""
+    """Write sentences and passages; return both, and the duplicate keys of all sentences."""
     keys = [SENTENCE_SCHEMA.empty_table().select(["text_key", "bag_key"])]
     with (
         _writing(folder, "sentences-00000.parquet", SENTENCE_SCHEMA) as sentences,
@@ -177,9 +177,9 @@ def _writing(folder: Storage, name: str, schema: pa.Schema) -> Iterator[_Blocks]
 
 @dataclass(frozen=True)
 class CorpusShare(Stage):
-    """Tables of a corpus -> the questions and gold answers of one side: those that train, or those that are held out.
+    """Tables of a corpus -> the questions and gold answers of one side: training or held out.
 
-    A question is on a side by its text, so that the same text under two ids is on one. Memory: all of questions and gold.
+    The text decides the side, so that one text under two ids is on one side. Memory: all questions and gold.
     """
 
     name: ClassVar[str] = "corpus_share"
@@ -213,14 +213,14 @@ class CorpusShare(Stage):
 
 @dataclass(frozen=True)
 class ShareCounts:
-    """Of one side of a corpus."""
+    """Counts of one side of a corpus."""
 
     questions: int
     gold: int
 
 
 def question_keys(texts: list[str]) -> np.ndarray:
-    """The same for questions of the same normalised text."""
+    """Keys that are equal for questions of equal normalised text."""
     return np.array([duplicate_keys(text)[0] for text in texts], np.int64)
 
 
@@ -228,7 +228,7 @@ def question_keys(texts: list[str]) -> np.ndarray:
 class Sentences(Stage):
     """All sentences and passages of a corpus -> a memory-mapped table of them. Memory: about 100 bytes a sentence.
 
-    Known by what the sentences are, so that corpora with the same ones share the table and its indexes.
+    Identified by its sentences, so that corpora with the same sentences share the table and its indexes.
     """
 
     name: ClassVar[str] = "sentences"
@@ -265,7 +265,7 @@ def open_sentences(folder: Storage) -> SentenceTable:
 
 
 def build_into(folder: Storage, name: str, build: Callable[[Path], Any]) -> None:
-    """Let `build` write a folder into a stage's folder: in place on a disk, else beside and then sent there."""
+    """Let `build` write a folder into a stage's folder: in place on a disk, else in a scratch folder, then uploaded."""
     if folder.is_local:
         build(Path(folder.path(name)))
         return
@@ -285,14 +285,14 @@ class Corpus:
     num_sentences: int
     num_gold: int
     block_questions: int
-    dev: Corpus | None = None  # of the questions that models are chosen by
+    dev: Corpus | None = None  # of the questions for model selection
 
     @property
     def num_blocks(self) -> int:
         return -(-self.num_questions // self.block_questions)
 
     def questions(self, number: int) -> pa.Table:
-        """A block of questions; the table is in the order of their ids."""
+        """A block of questions; the table is sorted by id."""
         first = number * self.block_questions
         last = min(first + self.block_questions, self.num_questions)
         return read_rows(self.tables.folder, "questions-00000.parquet", first, last)
@@ -307,7 +307,7 @@ class Corpus:
         return read_parquet(self.tables.folder, f"{name}-00000.parquet")
 
     def batches(self, name: str, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The same in pieces."""
+        """The same in batches."""
         return batches(self.tables.folder, f"{name}-00000.parquet", columns)
 
     def sentence_table(self) -> SentenceTable:
@@ -315,17 +315,17 @@ class Corpus:
 
 
 def batches(folder: Storage, name: str, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """A Parquet file in pieces."""
+    """A Parquet file in batches."""
     with folder.open_input(name) as file:
         yield from pq.ParquetFile(file).iter_batches(columns=columns)
 
 
 @dataclass(frozen=True)
 class DevQuestions:
-    """The held-out questions of a corpus, as a training set takes them."""
+    """The held-out questions of a corpus, in the form that training reads."""
 
     corpus: Corpus
-    seed: int  # of choices of questions and sentences, where it looks at a part of them
+    seed: int  # for sampling questions and sentences, if only a part is used
 
     @property
     def rows(self) -> int:

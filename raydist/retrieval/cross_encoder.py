@@ -1,8 +1,7 @@
 """The cross-encoder: one logit per (question, sentence), p = sigmoid(logit); its metrics and its calibration (methods 5.3).
 
-A calibrated probability is sigmoid((logit - shift) / temperature), the shift being 0 unless one is fitted, too. Both are kept
-beside the scores, not in the model: logits are written as they are, so that threshold, power and calibration change without a
-model call.
+A calibrated probability is sigmoid((logit - shift) / temperature), with shift 0 unless fitted. Both are stored beside the
+scores, not in the model: logits are written raw, so that threshold, power and calibration can change without a model call.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from raydist.errors import InputError
 from raydist.models.loading import load_pretrained
 from raydist.objectives.pairs import Tokens
 
-TEMPERATURES = (0.01, 100.0)  # the range that a fit stays in
+TEMPERATURES = (0.01, 100.0)  # the range of a fit
 
 
 class CrossEncoder(nn.Module):
-    """A sequence classifier of transformers with one logit. `classifier` alone is what is saved."""
+    """A sequence classifier of transformers with one logit. Only `classifier` is saved."""
 
     def __init__(self, classifier: Any) -> None:
         super().__init__()
@@ -68,9 +67,9 @@ def sigmoid(logits: np.ndarray, temperature: float = 1.0, shift: float = 0.0) ->
 def classification_scores(
     labels: np.ndarray, logits: np.ndarray, *, threshold: float = 0.5, temperature: float = 1.0
 ) -> dict[str, float]:
-    """Accuracy, precision, recall and F1 of ``p >= threshold``, average precision, and the majority's accuracy beside them.
+    """Accuracy, precision, recall and F1 of ``p >= threshold``, average precision, and the accuracy of the majority class.
 
-    A ratio over nothing is 0. Average precision takes equal logits at once, so that it does not depend on the order of rows.
+    A ratio over nothing is 0. Average precision takes equal logits as one step, so it does not depend on the order of rows.
     """
     labels, logits = _checked(labels, logits)
     is_kept = sigmoid(logits, temperature) >= threshold
@@ -109,10 +108,11 @@ class Bin(NamedTuple):
 
 
 def fit_temperature(labels: np.ndarray, logits: np.ndarray) -> float:
-    """The temperature of the lowest negative log likelihood, within ``TEMPERATURES``. It keeps the order of the pairs, and
-    which of them have p of 0.5 or more.
+    """The temperature with the lowest negative log likelihood, within ``TEMPERATURES``. It changes neither the order of the
+    pairs nor which of them have p >= 0.5.
 
-    The likelihood is convex in b = 1 / temperature: its slope, mean(logit * (sigmoid(b * logit) - label)), is halved in on.
+    The likelihood is convex in b = 1 / temperature: bisection finds the zero of its slope,
+    mean(logit * (sigmoid(b * logit) - label)).
     """
     labels, logits = _checked(labels, logits)
     return _halved_in(lambda temperature: float((logits * (sigmoid(logits, temperature) - labels)).mean()))
@@ -149,7 +149,7 @@ def fit_platt(labels: np.ndarray, logits: np.ndarray) -> Platt:
 
 
 def _halved_in(slope: Callable[[float], float]) -> float:
-    """The temperature at which a likelihood's slope in 1 / temperature crosses 0."""
+    """The temperature at which a likelihood's slope in 1 / temperature crosses 0, by bisection."""
     low, high = np.log(1 / TEMPERATURES[1]), np.log(1 / TEMPERATURES[0])
     for _ in range(60):
         middle = (low + high) / 2
@@ -180,7 +180,7 @@ def expected_calibration_error(bins: list[Bin]) -> float:
 
 
 def _checked(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Labels as booleans and scores in float64; as many of each, at least one, all finite."""
+    """Labels as booleans and scores in float64, checked: equally many, at least one, all finite."""
     labels, scores = np.asarray(labels), np.asarray(scores, np.float64)
     if labels.shape != scores.shape or labels.ndim != 1 or not len(labels):
         raise InputError(

@@ -1,19 +1,19 @@
 """Dense index over shards: vectors and sentence ids on disk, memory-mapped; search by inner product, exact by default.
 
-``flat`` is exact: block matrix products and a running list of the best. The product only proposes: in bf16 where the processor
-has instructions for it, else in float32. How it rounds depends on that and on the shape of the block, so the final score of
-each proposed row is its dot product summed in float64 and rounded once to float32: a pure function of the two vectors.
-Proposals go so far below the k-th score that rounding cannot hide a better row; a question with too many rows so near is asked
-again, in float32, then with more room. Hence the same rows and the same scores on any processor, for any number of shards and
-any block size; ties go to the smaller sentence id, in the order of code points.
+``flat`` is exact: block matrix products and a running list of the best. The products only propose rows, in bf16 if the
+processor has instructions for it, else in float32. Their rounding depends on that and on the shape of the block, so the final
+score of each proposed row is its dot product summed in float64 and rounded once to float32: a pure function of the two vectors.
+Proposals reach so far below the k-th score that rounding cannot hide a better row; a question with too many rows that close
+is searched again, in float32, then with longer lists. Hence the same rows and scores on any processor, for any number of
+shards and any block size; ties go to the smaller sentence id, in the order of code points.
 
-``ivf``, ``hnsw`` and ``pq`` let faiss propose, from an index of each shard; scores and ties are as above, but a row that
-faiss does not propose is not found, and what it proposes depends on the shards. A shard too small to train is searched exactly.
+With ``ivf``, ``hnsw`` and ``pq``, faiss proposes rows from an index of each shard; scores and ties are as above, but rows that
+faiss misses are not found, and its proposals depend on the shards. A shard too small to train is searched exactly.
 
-    INDEX/index.json      names what is in force (files/shards.py)
+    INDEX/index.json      names the shards in force (files/shards.py)
     INDEX/shard-00000/    vectors and ids (.npy, rows sorted by id), faiss.index (not with flat), shard.json
 
-``estimate_bytes`` says the size in advance. Searching takes memory for one block of products and the running lists, beyond the
+``estimate_bytes`` predicts the size. Searching takes memory for one block of products and the running lists, beyond the
 mapped files, which faiss maps as well; a GPU holds the vectors (or faiss's index) while the index is open.
 
 Shapes: Q questions, D units of a vector, R rows of a block, K best so far, S strides of a block.
@@ -56,17 +56,17 @@ from raydist.retrieval.faiss_shards import FAISS_FILE, DenseSearch, DenseSetting
 
 FORMAT = 2
 SMALL_BLOCK = 1_024, 1_024  # questions and rows of a matrix product that stays in the cache until compiled loops have read it
-LARGE_BLOCK = 256, 8_192  # where each block costs calls of its own, or there are few questions
-MANY_QUESTIONS = 64  # from so many on, products in bf16 are worth rounding the vectors for
-COARSE_NORMS = 1e-15, 1e15  # of vectors whose products in bf16 neither overflow nor vanish
+LARGE_BLOCK = 256, 8_192  # if each block costs extra calls, or for few questions
+MANY_QUESTIONS = 64  # the least number for which bf16 products repay rounding the vectors
+COARSE_NORMS = 1e-15, 1e15  # of vectors whose bf16 products neither overflow nor vanish
 OVERFLOW, UNDERFLOW = 1e37, 2.0**-126  # of products and sums in float32
-LIST_ROWS = 2**23  # proposed at once, for all questions
+LIST_ROWS = 2**23  # proposals held at once, over all questions
 
 
 def estimate_bytes(
     num_rows: int, dimension: int, settings: DenseSettings | None = None, *, shards: int = 1, id_bytes: int = 24
 ) -> int:
-    """How large the files of an index will be."""
+    """The size of an index's files, before it is built."""
     settings = settings or DenseSettings()
     vector = 4 * dimension
     cells = shards * settings.num_lists(num_rows // shards) * vector + 8 * num_rows
@@ -85,13 +85,13 @@ def estimate_bytes(
 
 
 def build_shard(folder: Path, ids: Iterable[str], vectors: np.ndarray, settings: DenseSettings | None = None) -> None:
-    """Write one shard: ids and float32 vectors [rows, D], sorted by id. Needs no knowledge of the other shards."""
+    """Write one shard: ids and float32 vectors [rows, D], sorted by id. Independent of the other shards."""
     settings = settings or DenseSettings()
     sentence_ids = pa.array(ids, pa.large_string())
     if vectors.ndim != 2 or len(vectors) != len(sentence_ids):
         raise InputError(f"{len(sentence_ids)} ids for vectors of shape {vectors.shape}: give one row for each id")
     sentence_ids, by_id = order_by_id(sentence_ids)
-    in_order = bool((by_id[1:] > by_id[:-1]).all())  # as rows of a sentence table are: then there is no second copy
+    in_order = bool((by_id[1:] > by_id[:-1]).all())  # as rows of a sentence table are; saves a second copy
     vectors = np.ascontiguousarray(vectors if in_order else vectors[by_id], np.float32)
     norms = np.sqrt(np.einsum("rd,rd->r", vectors, vectors, dtype=np.float64))
     if not np.isfinite(norms).all():
@@ -110,7 +110,7 @@ def build_shard(folder: Path, ids: Iterable[str], vectors: np.ndarray, settings:
 
 
 def publish_index(folder: Path, shards: Sequence[str], encoder: dict[str, Any] | None = None) -> None:
-    """Put the named shards of this folder in force, all at once; ``encoder`` says what made the vectors."""
+    """Put the named shards of this folder in force, all at once; ``encoder`` describes the encoder of the vectors."""
     folder = Path(folder)
     opened = [Shard(folder / name) for name in shards]
     if not sum(shard.num_rows for shard in opened):
@@ -145,7 +145,7 @@ def build_index(
     settings: DenseSettings | None = None,
     encoder: dict[str, Any] | None = None,
 ) -> None:
-    """A whole index from rows at hand, in as many shards as asked for."""
+    """Build an index from rows in memory, in the given number of shards."""
     folder, settings = Path(folder), settings or DenseSettings()
     if len(vectors):
         settings.check(-(-len(vectors) // shards), vectors.shape[1])
@@ -166,7 +166,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 class Shard:
-    """A shard, its arrays mapped."""
+    """A shard with mapped arrays."""
 
     def __init__(self, folder: Path) -> None:
         facts = _read_json(folder / "shard.json")
@@ -176,13 +176,13 @@ class Shard:
         self.largest_norm: float = facts["largest_norm"]
         self.settings = DenseSettings(**facts["settings"])
         self.ids = load_strings(folder, "ids")
-        # Copy-on-write: torch wants arrays that it could write to; nothing is written.
+        # Copy-on-write, since torch wants writable arrays; nothing is written.
         self.vectors = np.load(folder / "vectors.npy", mmap_mode="c" if self.num_rows else None, allow_pickle=False)
         self.has_faiss = (folder / FAISS_FILE).exists()
 
 
 class DenseIndex(OpenShards):
-    """A dense index, or some of its shards, open for search; without ``search`` as index.json says, else by the size."""
+    """A dense index, or some of its shards, open for search; ``search`` defaults to index.json's, then to the size's."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class DenseIndex(OpenShards):
     ) -> None:
         self.settings = DenseSettings(**facts["settings"])
         self.encoder: dict[str, Any] = facts["encoder"]
-        self.num_rows: int = facts["rows"]  # of the whole index, also where some shards only are open
+        self.num_rows: int = facts["rows"]  # of the whole index, even if only some shards are open
         self.dimension: int = facts["dimension"]
         self.shards = list(shards)
         super().__init__(shard.ids for shard in self.shards)
@@ -227,7 +227,7 @@ class DenseIndex(OpenShards):
         within: np.ndarray | None = None,
     ) -> BestRows:
         """The k best rows of the open shards for each query vector, best first; ties by sentence id. ``within``: a mask of the
-        rows that are looked at (of exact shards).
+        rows to search (exact shards only).
         """
         queries = np.ascontiguousarray(queries, np.float32)
         if k < 1:
@@ -275,7 +275,7 @@ class DenseIndex(OpenShards):
         return hits
 
     def _can_be_coarse(self, norms: np.ndarray) -> bool:
-        """Whether products in bf16 may propose. With faiss they may not: what it proposes is taken without a second look."""
+        """Whether bf16 products may propose rows. Not with faiss, whose proposals are accepted without a second search."""
         given = [self._largest_norm, *(found(norms[norms > 0], initial=1) for found in (np.min, np.max))]
         return self._has_bf16 and not self._faiss and all(COARSE_NORMS[0] < norm < COARSE_NORMS[1] for norm in given)
 
@@ -286,7 +286,7 @@ class DenseIndex(OpenShards):
     def _propose(
         self, queries: np.ndarray, width: int, block: tuple[int, int], kept: np.ndarray | None, dtype: torch.dtype
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows that are likely the best and their rounded scores, best first, [Q, width]; row -1 where there are fewer."""
+        """The likely best rows and their rounded scores, best first, [Q, width]; row -1 fills short lists."""
         device, threads = torch.device(self.device), torch.get_num_threads()
         queries_QD = torch.from_numpy(queries).to(device, dtype)
         blocks = max(1, -(-len(queries) // block[0]))
@@ -311,7 +311,7 @@ class DenseIndex(OpenShards):
         return scores, rows
 
     def _exact_blocks(self, row_block: int, kept: np.ndarray | None = None) -> Iterator[tuple[int, Tensor]]:
-        """Vectors, with the number of the first of them: its row, or where some rows are kept its place among those."""
+        """Blocks of vectors, each with the number of its first row; if rows are ``kept``, with its position among those."""
         for at, shard in enumerate(self.shards):
             if at in self._faiss:
                 continue
@@ -328,13 +328,13 @@ class DenseIndex(OpenShards):
                 yield int(start), vectors[rows.to(vectors.device)].to(self.device)
 
     def _resident(self, vectors: Tensor) -> Tensor:
-        """On a GPU while the index is open, where they fit and leave as much again free; else as they are, mapped."""
+        """Vectors on a GPU while the index is open, if they fit and leave as much free again; else mapped, as they are."""
         if torch.device(self.device).type != "cuda" or 2 * vectors.nbytes > torch.cuda.mem_get_info(self.device)[0]:
             return vectors
         return vectors.to(self.device)
 
     def _settle(self, hits: BestRows, questions: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int) -> None:
-        """Final scores of proposed rows, and the best of them in order."""
+        """Score proposed rows exactly; write the best of them, in order."""
         scores_QK = self._final_scores(queries, rows)
         order = self._order(scores_QK, rows)[:, :k]
         best, best_scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores_QK, order, 1)
@@ -351,7 +351,7 @@ class DenseIndex(OpenShards):
         return scores_QK
 
     def _order(self, scores_QK: np.ndarray, rows_QK: np.ndarray) -> np.ndarray:
-        """Best first, equal scores by id. Rows of one shard are in the order of their ids, so one shard needs no ids."""
+        """Best first, equal scores by id. Rows of a shard are sorted by id, so a single shard needs no ids."""
         order = np.lexsort((rows_QK, -scores_QK), axis=1)
         if len(self.shards) == 1:
             return order
@@ -362,7 +362,7 @@ class DenseIndex(OpenShards):
         is_tied[:, :-1] |= is_same
         if not is_tied.any():
             return order
-        place = np.zeros(ranked.shape, np.int64)  # of an id among those of all tied rows
+        place = np.zeros(ranked.shape, np.int64)  # of an id among the ids of all tied rows
         ids = self._ids(np.take_along_axis(rows_QK, order, 1)[is_tied])
         place[is_tied] = np.argsort(pc.array_sort_indices(ids).to_numpy(), kind="stable")
         return np.take_along_axis(order, np.lexsort((place, -ranked), axis=1), 1)
@@ -370,10 +370,10 @@ class DenseIndex(OpenShards):
 
 def _product_error(queries: np.ndarray, norms: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Upper bound on the rounding error of a query's product with a unit vector, before the product itself is rounded."""
-    # Of D terms, each sum is off by at most D * 2^-24 * |q| |v|; 2 more for rounding at the end.
+    # A sum of D terms is off by at most D * 2^-24 * |q| |v|; 2 more for rounding at the end.
     summed = (queries.shape[1] + 2) * 2.0**-24 * norms
     if dtype == torch.float32:
         return summed
-    # |qv - q'v'| <= |q - q'| |v| + |q'| |v - v'|, and no unit of v' is off by more than 2^-8 of itself. Sums: with room.
+    # |qv - q'v'| <= |q - q'| |v| + |q'| |v - v'|, and no unit of v' is off by more than 2^-8 of itself. Sums get a margin.
     lost = torch.from_numpy(queries) - torch.from_numpy(queries).to(dtype).float()
     return lost.double().norm(dim=1).numpy() + 2.0**-8 * (1 + 2.0**-8) * norms + 4 * summed

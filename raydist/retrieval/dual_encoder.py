@@ -1,9 +1,9 @@
-"""The dual encoder (docs/methods.md 5.7): a question tower, an answer tower, pooling, vectors of length 1.
+"""The dual encoder (docs/methods.md 5.7): a question tower, an answer tower, pooling, unit vectors.
 
 One shared tower is saved as one folder in the layout of sentence-transformers, two towers as the folders ``query`` and
 ``answer``, each in that layout. ``SentenceTransformer(folder).encode(texts)`` then gives the same vectors; an answer with its
-paragraph is a pair there, ``encode([(sentence, paragraph), ...])``. It cuts as ``tokenize_texts`` does, at the length that the
-folder names: that of answers for a shared tower, so a question beyond its own limit is cut later there than in training.
+paragraph is a pair there, ``encode([(sentence, paragraph), ...])``. It truncates as ``tokenize_texts`` does, at the folder's
+length: for a shared tower that of answers, so a question beyond its own limit is cut later there than in training.
 
 Shapes: B texts, T tokens, H hidden units.
 """
@@ -29,7 +29,7 @@ from raydist.retrieval.pooling import KNOWN_MODULES, resolve_pooling
 
 
 class DualEncoder(nn.Module):
-    """Two towers over any encoder of transformers; without a second one they are the same."""
+    """Two towers over any transformers encoder; without a second one they share the first."""
 
     def __init__(self, question_tower: Any, answer_tower: Any = None, *, pooling: Pooling = "cls") -> None:
         super().__init__()
@@ -68,10 +68,10 @@ class DualEncoder(nn.Module):
         max_answer_length: int = 384,
         prefixes: Mapping[str, str] | None = None,
     ) -> None:
-        """Folders that SentenceTransformer and plain transformers open: one, or ``query`` and ``answer`` in it.
+        """Save folders that SentenceTransformer and plain transformers open: one, or ``query`` and ``answer`` in it.
 
         ``prefixes`` (of ``question`` and ``answer``) are their prompts, which ``encode_query`` and ``encode_document`` put
-        before a text; a tower of its own has one for all it encodes.
+        before a text; a separate tower has one prompt for all its texts.
         """
         before = {name: (prefixes or {}).get(of, "") for name, of in (("query", "question"), ("document", "answer"))}
         if self.is_shared:
@@ -121,7 +121,7 @@ def load_dual_encoder(
     dropout: float | None = None,
     seed: int = 0,
 ) -> DualEncoder:
-    """The encoder in a folder as a dual encoder. ``towers``: auto (as saved, one folder being shared), shared, separate."""
+    """The encoder in a folder as a dual encoder. ``towers``: auto (as saved; one folder is shared), shared, separate."""
     from transformers import AutoModel
 
     folder = Path(folder)

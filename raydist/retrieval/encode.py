@@ -17,7 +17,7 @@ from raydist.models.packed import PackedEncoder, load_for_inference
 from raydist.retrieval.pooling import resolve_pooling
 from raydist.retrieval.rows import tokenize_texts
 
-ENCODE_ROWS = 128  # encoded together: how a vector rounds depends on its neighbours, so these must not depend on shards
+ENCODE_ROWS = 128  # encoded together: rounding depends on a vector's neighbours, so these must not depend on shards
 READ_ROWS = 16 * ENCODE_ROWS  # read and tokenized at once: work for many threads
 
 
@@ -66,7 +66,7 @@ class TextEncoder:
 
     def encode(self, texts: Sequence[str], contexts: Sequence[str] | None = None, *, together: int | None = None) -> np.ndarray:
         """Unit vectors, float32 [number of texts, H]; with contexts, each is the second segment of its text, as in training.
-        With ``together``, vectors are those of calls with so many texts each, but for the time it takes.
+        With ``together``, vectors equal those of separate calls with that many texts each, in less time.
         """
         if contexts is not None and len(contexts) != len(texts):
             raise InputError(f"{len(contexts)} contexts for {len(texts)} texts: give one for each")
@@ -80,7 +80,7 @@ class TextEncoder:
         return vectors
 
     def encode_sentences(self, table: SentenceTable, rows: np.ndarray, *, context: bool) -> np.ndarray:
-        """The vectors of some sentences, of each with its paragraph where ``context`` says so; in memory once."""
+        """The vectors of some sentences, each with its paragraph if ``context``; held in memory once."""
         vectors = np.empty((len(rows), self.dimension), np.float32)
         for first in range(0, len(rows), READ_ROWS):
             block = rows[first : first + READ_ROWS]
@@ -90,12 +90,12 @@ class TextEncoder:
 
 
 def open_encoder(where: Mapping[str, Any], tower: str, **settings: Any) -> TextEncoder:
-    """The encoder that is there (``open_model``), or its ``query`` or ``answer`` tower where it has two."""
+    """The encoder at a location (``open_model``), or its ``query`` or ``answer`` tower if it has two."""
     return TextEncoder(tower_folder(open_model(where), tower), **settings)
 
 
 def reopen_encoder(facts: Mapping[str, Any], of: str) -> TextEncoder:
-    """The encoder that made an index's vectors, for a "question" or an "answer"; another model in its place is refused."""
+    """The encoder that made an index's vectors, for a "question" or an "answer"; a changed model is refused."""
     folder = open_model(facts["where"])
     if folder_digest(folder) != facts["model"]:
         raise InputError(f"the model in {folder} is not the one that made this index; index anew with `raydist index`")

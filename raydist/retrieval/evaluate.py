@@ -16,8 +16,8 @@ from raydist.runs.run import Run
 from raydist.statistics import bootstrap_interval, paired_bootstrap
 from raydist.terminal import say_table
 
-TESTED = RANKED_SCHEMA.names[2:]  # metrics with an interval, and compared question by question
-COMPARED = [  # beside gold pairs alone, which every method is compared with
+TESTED = RANKED_SCHEMA.names[2:]  # metrics with intervals and paired comparisons
+COMPARED = [  # beside `gold`, with which every method is compared
     ("gold_silver_weighted", "gold_silver"),
     ("hybrid", "bm25"),
     ("hybrid", "gold_silver_weighted"),
@@ -25,12 +25,12 @@ COMPARED = [  # beside gold pairs alone, which every method is compared with
     ("hybrid_reranked", "hybrid"),
     ("hybrid_reranked", "reranked"),
 ]
-Scores = dict[str, dict[str, float]]  # of test sets: METHOD.METRIC, as metrics.json has them
+Scores = dict[str, dict[str, float]]  # by test set: METHOD.METRIC, as in metrics.json
 SHOWN = ("P@1", "P@5", "P@10", "MRR@100")
 
 
 def reranked(first: Ranked, lists: Ranked, depth: int) -> Ranked:
-    """The first `depth` of each list by other scores, then the rest in their order."""
+    """Each list with its first `depth` hits replaced by those of `first`, then the rest in their order."""
     for question, hits in lists.items():
         lowest = min((score for _, score in first.get(question, [])), default=0.0)
         rest = [(sentence, lowest - place) for place, (sentence, _) in enumerate(hits[depth:], 1)]
@@ -41,8 +41,8 @@ def reranked(first: Ranked, lists: Ranked, depth: int) -> Ranked:
 def write_scores(
     run: Run, corpus: Corpus, ranked: Mapping[str, Iterator[Ranked]], ties: Ties | None = None
 ) -> dict[str, float]:
-    """Scores as METHOD.METRIC: one method after the other, one block of questions at a time. `ties`, where
-    they are not to be settled as evaluate.ties says.
+    """Score and write every method, one block of questions at a time; return METHOD.METRIC. `ties` overrides
+    evaluate.ties.
     """
     gold_tables = [corpus.gold(corpus.questions(number)) for number in range(corpus.num_blocks)]
     samples = run.config.evaluate.bootstrap
@@ -72,7 +72,7 @@ def write_scores(
 def _score_method(
     run: Run, corpus: Corpus, method: str, blocks: Iterator[Ranked], gold_tables: list[pa.Table], ties: Ties
 ) -> RetrievalScores:
-    """The scores of a method's lists, which are written on the way."""
+    """Score a method's lists and write them in TREC format."""
     parts = []
     with run.folder.writing(f"ranked/{corpus.name}.{method}.trec") as file:
         for lists, table in zip(blocks, gold_tables, strict=True):
@@ -98,7 +98,7 @@ def _with_intervals(scores: RetrievalScores, name: str, samples: int) -> dict[st
 
 
 def _differences(by_question: Mapping[str, pa.Table], samples: int) -> dict[str, float]:
-    """How far methods are above others: paired over questions, with interval and p."""
+    """Differences between methods, paired over questions, with interval and p."""
     pairs = [(method, "gold") for method in by_question if method != "gold"] + COMPARED
     metrics: dict[str, float] = {}
     for method, other in pairs:

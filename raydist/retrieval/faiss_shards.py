@@ -1,4 +1,4 @@
-"""What faiss builds of a shard, and how it searches it: settings, building, opening."""
+"""Faiss indexes of shards: settings for building and searching, building, opening."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Kind = Literal["flat", "ivf", "hnsw", "pq"]
 
 @dataclass(frozen=True, slots=True)
 class DenseSettings:
-    """What is built of each shard, in faiss's words; None: a number that suits its size. ``pq`` is ivf with short codes."""
+    """Build settings of a shard, in faiss's terms; None: chosen by its size. ``pq`` is ivf with short codes."""
 
     kind: Kind = "flat"
     nlist: int | None = None  # ivf, pq: cells; None: four times the root of the rows
     hnsw_m: int = 32  # hnsw: neighbours of a row
-    ef_construction: int = 200  # hnsw: how many are looked at for them
-    pq_m: int | None = None  # pq: parts that a vector is cut into; None: of eight units, or as near to it as the units divide
-    pq_bits: int = 8  # pq: of the code of a part
+    ef_construction: int = 200  # hnsw: rows examined to find them
+    pq_m: int | None = None  # pq: parts of a vector; None: of eight units, or the next size that divides the units
+    pq_bits: int = 8  # pq: bits per part
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -38,18 +38,18 @@ class DenseSettings:
             )
 
     def num_lists(self, rows: int) -> int:
-        return self.nlist or max(1, min(int(4 * math.sqrt(rows)), rows // 39))  # faiss wants 39 rows for a cell
+        return self.nlist or max(1, min(int(4 * math.sqrt(rows)), rows // 39))  # faiss wants 39 rows per cell
 
     def num_parts(self, dimension: int) -> int:
         return self.pq_m or max(m for m in range(1, max(1, dimension // 8) + 1) if dimension % m == 0)
 
     def is_trained(self, rows: int) -> bool:
-        """Whether a shard of so many rows gets a faiss index; another is searched exactly."""
+        """Whether a shard of this size gets a faiss index; others are searched exactly."""
         least = {"flat": math.inf, "ivf": self.nlist or 0, "hnsw": 0, "pq": max(self.nlist or 0, 2**self.pq_bits)}[self.kind]
         return rows >= max(SMALL_SHARD, least)
 
     def check(self, rows: int, dimension: int) -> None:
-        """Refuse what cannot be built, ``rows`` being those of the largest shard."""
+        """Refuse settings that cannot be built; ``rows`` are those of the largest shard."""
         if self.kind in ("ivf", "pq") and (self.nlist or 0) > rows:
             raise InputError(
                 f"index.ivf.nlist {self.nlist} is more than the {rows:,} vectors of a shard, and a cell wants some of its own: "
@@ -70,10 +70,10 @@ class DenseSettings:
 
 @dataclass(frozen=True, slots=True)
 class DenseSearch:
-    """What may change from one search to the next: nothing here is baked into the files. No part of ``flat``."""
+    """Search-time settings: none of them is baked into the files. ``flat`` uses none."""
 
-    nprobe: int | None = None  # ivf, pq: cells looked into; None: one in 32 of the shard's, and 16 or more
-    ef_search: int = 128  # hnsw: rows kept in view
+    nprobe: int | None = None  # ivf, pq: cells searched; None: one in 32 of the shard's, at least 16
+    ef_search: int = 128  # hnsw: candidates kept during a search
 
     def __post_init__(self) -> None:
         if (self.nprobe is not None and self.nprobe < 1) or self.ef_search < 1:
@@ -90,7 +90,7 @@ def build_faiss(vectors: np.ndarray, settings: DenseSettings) -> np.ndarray:
     rows, dimension = vectors.shape
     settings.check(rows, dimension)
     cells, parts = f"IVF{settings.num_lists(rows)}", f"PQ{settings.num_parts(dimension)}x{settings.pq_bits}"
-    # np: without a training for a kind of filter that is not used here, and which takes a hundred times as long.
+    # np: skip the training of a filter that is not used here and takes a hundred times as long.
     recipe = {"ivf": f"{cells},Flat", "hnsw": f"HNSW{settings.hnsw_m},Flat", "pq": f"{cells},{parts}np"}
     index: Any = faiss.index_factory(dimension, recipe[settings.kind], faiss.METRIC_INNER_PRODUCT)
     threads = faiss.omp_get_max_threads()
@@ -106,12 +106,12 @@ def build_faiss(vectors: np.ndarray, settings: DenseSettings) -> np.ndarray:
 
 
 def open_faiss(folder: Path, settings: DenseSettings, search: DenseSearch) -> Any:
-    """What faiss built of a shard, mapped; on all GPUs where there are some that can search it."""
+    """The faiss index of a shard, mapped; on all GPUs if there are any that can search it."""
     import faiss
 
-    knows = settings.kind == "ivf" or (settings.kind == "pq" and settings.pq_bits == 8)  # what a GPU can do
+    knows = settings.kind == "ivf" or (settings.kind == "pq" and settings.pq_bits == 8)  # kinds that a GPU can search
     on_gpu = knows and faiss.get_num_gpus() > 0
-    mapped = 0 if on_gpu else getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # older ones read it into memory
+    mapped = 0 if on_gpu else getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # older versions read it into memory
     index: Any = faiss.read_index(str(folder / FAISS_FILE), mapped)
     if settings.kind == "hnsw":
         index.hnsw.efSearch = search.ef_search

@@ -1,10 +1,10 @@
-"""What the commands do for retrieval, top to bottom (docs/methods.md 5):
+"""The commands for retrieval, top to bottom (docs/methods.md 5):
 
     corpus -> hits of BM25 and of an encoder -> labelled pairs -> cross-encoder
     hits -> candidates -> scores -> silver pairs -> dual encoder -> ranked lists -> P@N, MRR
 
-A cross-encoder and the dual encoders that are compared are runs of their own beside the main one, made by the same functions.
-All that are compared learn from the same pairs.
+The cross-encoder and the compared dual encoders are runs of their own beside the main one, made by the same functions.
+All compared encoders learn from the same pairs.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from raydist.runs.run import Run
 from raydist.runs.training import train_rows
 from raydist.terminal import say
 
-OWN = "gold_silver_weighted"  # the run's own method among those that are compared
+OWN = "gold_silver_weighted"  # the run's own method among the compared ones
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
 def run_all(run: Run, *, fresh: bool = False) -> None:
-    """Everything: all corpora first, so that a bad file stops it before any model is loaded."""
+    """Run everything: all corpora first, so that a bad file stops it before any model is loaded."""
     if run.config.evaluate.predictions:
         raise InputError(
             "evaluate.predictions are another tool's ranked lists, and `run` trains a retriever of its own: score them with "
@@ -70,7 +70,7 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
 
 
 def train(run: Run, *, fresh: bool = False) -> None:
-    """Task cross_encoder or retriever: what comes before it is made where it is missing."""
+    """Train for task cross_encoder or retriever; make missing earlier stages first."""
     corpus = open_corpora(run, ["train"])["train"]
     if run.config.task == "retriever":
         train_all(run, corpus, fresh=fresh)
@@ -79,15 +79,15 @@ def train(run: Run, *, fresh: bool = False) -> None:
 
 
 def mine(run: Run, *, fresh: bool = False) -> Path:
-    """Candidates, scores and silver pairs of the training corpus, in as many rounds as a whole run has. What this needs (a
-    cross-encoder, the retrievers of earlier rounds) is trained where there is none.
+    """Make candidates, scores and silver pairs of the training corpus, in as many rounds as a whole run has. Missing models
+    (the cross-encoder, the retrievers of earlier rounds) are trained first.
     """
     mine_rounds(run, open_corpora(run, ["train"])["train"], fresh=fresh)
     return Path(run.folder.path("mining", "silver.parquet"))
 
 
 def evaluate(run: Run) -> Scores:
-    """Scores of the test sets by what the run has trained so far, or of another tool's ranked lists."""
+    """Score the test sets with the models that the run has trained so far, or score another tool's ranked lists."""
     if foreign := list(run.config.evaluate.predictions):
         scores = score_foreign(run, open_corpora(run, foreign))
         trackers.tell_end(run.config, run.folder)
@@ -105,7 +105,7 @@ def evaluate(run: Run) -> Scores:
 
 
 def index(run: Run) -> Path:
-    """An index of the training corpus (else of the first test set) in the run's folder, with the texts, for searching."""
+    """Index the training corpus (else the first test set) in the run's folder, with the texts, for searching."""
     if not run.folder.is_local:
         raise InputError(f"an index is written to a disk, and storage is {run.config.storage}: set storage to a folder")
     name = "train" if run.config.corpus.train else next(iter(run.config.corpus.test), "train")
@@ -126,7 +126,7 @@ def index(run: Run) -> Path:
 
 
 def add_to_index(run: Run, files: list[Path]) -> int:
-    """Add documents to the run's index, read as index/corpus.json says that its own were."""
+    """Add documents to the run's index, read with the settings in index/corpus.json."""
     if not run.folder.exists("index/corpus.json"):
         raise InputError(
             f"{run.folder.path('index')} holds no index to add to; make one with `raydist index CONFIG`, without --add"
@@ -142,7 +142,7 @@ def add_to_index(run: Run, files: list[Path]) -> int:
 
 
 def mine_rounds(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[Run, Made, dict[str, Run]]:
-    """The cross-encoder, the silver pairs of the last round, and the retrievers that each round before it has trained."""
+    """The cross-encoder, the silver pairs of the last round, and the retrievers trained in the rounds before it."""
     encoder = mining_encoder(run)
     cross_encoder = train_cross_encoder(run, corpus, encoder, fresh=fresh)
     silver = mine_round(run, corpus, encoder, cross_encoder)
@@ -156,7 +156,7 @@ def mine_rounds(run: Run, corpus: Corpus, *, fresh: bool = False) -> tuple[Run, 
 
 
 def _round_names(run: Run) -> list[str]:
-    """Of the rounds that train a retriever for the next one."""
+    """Names of the rounds that train a retriever for the next one."""
     return [f"round{number}" for number in range(1, run.config.mining.rounds)]
 
 
@@ -164,8 +164,8 @@ def _round_names(run: Run) -> list[str]:
 
 
 def train_all(run: Run, corpus: Corpus, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> tuple[Run, dict[str, Run]]:
-    """The cross-encoder, and the dual encoders that are compared by method, each trained."""
-    _ = run.model_folder  # a wrong name is said before anything is trained
+    """Train the cross-encoder and the compared dual encoders; return the latter by method."""
+    _ = run.model_folder  # reports a wrong name before any training
     if fresh:
         run.folder.delete("metrics.json")
     cross_encoder, silver, rounds = mine_rounds(run, corpus, fresh=fresh)
@@ -220,7 +220,7 @@ def train_retriever(
 
 
 def _dev_questions(run: Run, corpus: Corpus) -> dict[str, DevQuestions]:
-    """What the retriever is chosen by."""
+    """The questions for selecting the best retriever."""
     if corpus.dev is None or run.config.train.evaluate_every == 0:
         return {}
     return {"dev": DevQuestions(corpus.dev, run.config.data.seed)}
@@ -241,8 +241,8 @@ def _gold_scores(run: Run, corpus: Corpus, cross_encoder: Run) -> Made:
 
 
 def score_methods(run: Run, cross_encoder: Run | None, retrievers: dict[str, Run], corpora: dict[str, Corpus]) -> Scores:
-    """Every method on every test set: metrics.json, ranked lists in TREC format, a table on the terminal. How two lists become
-    one is chosen on the development questions, where there are some.
+    """Score every method on every test set: metrics.json, ranked lists in TREC format, a table on the terminal. The fusion of
+    two lists is chosen on the development questions, if any.
     """
     development = corpora["train"].dev if "train" in corpora else None
     scores: Scores = {}
@@ -267,7 +267,7 @@ def score_methods(run: Run, cross_encoder: Run | None, retrievers: dict[str, Run
 
 
 def choose_fusion(run: Run, encoder: EncoderModel, development: Corpus | None = None) -> Fusion:
-    """How the lists of BM25 and of an encoder become one: as the config says, or what is best on development questions."""
+    """The fusion of BM25's and an encoder's lists: as configured, or the best on development questions."""
     settings, depth = run.config.retriever.fusion, run.config.retriever.search_depth
     if settings.kind != "auto":
         return Fusion(settings.kind, settings.dense_weight)
@@ -285,14 +285,14 @@ def choose_fusion(run: Run, encoder: EncoderModel, development: Corpus | None = 
 
 
 def search_untrained(run: Run, corpus: Corpus) -> dict[str, Made]:
-    """What BM25 and the encoder find before training."""
+    """Hits of BM25 and of the untrained encoder."""
     depth, encoder = run.config.retriever.search_depth, own_encoder(run)
     by_words = search_bm25(run, corpus, index_bm25(run, corpus), depth)
     return {"bm25": by_words, "untrained": search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)}
 
 
 def _rerank(run: Run, cross_encoder: Run, corpus: Corpus, hits: Made, method: str) -> Iterator[Ranked]:
-    """The first hits of each list in the cross-encoder's order, then the rest in theirs; block by block."""
+    """Each list with its first hits in the cross-encoder's order, then the rest unchanged; block by block."""
     depth = run.config.retriever.rerank
     of = corpus.name if method == OWN else f"{corpus.name}, {method}"
     top = run.make(TopHits(corpus, hits, depth), f"top hits of {of}")

@@ -1,7 +1,7 @@
-"""A ranked list of another tool, as a TREC run over the ids of a test set's corpus, scored as our own are.
+"""Ranked lists of another tool, as a TREC run over the ids of a test set's corpus, scored like our own.
 
-Ties are settled as trec_eval does: scores in float32, of equal ones the larger id first; ranks and order in the file do not
-count. Ids that the corpus does not have keep their places and are wrong, and means go over all questions that have gold
+Ties are settled as in trec_eval: scores in float32, the larger id first among equals; ranks and order in the file are
+ignored. Ids that the corpus lacks keep their places and count as wrong, and means go over all questions that have gold
 (trec_eval's option -c).
 """
 
@@ -23,7 +23,7 @@ FOREIGN = "foreign"  # the method, in metrics.json and ranked/
 
 
 def score_foreign(run: Run, corpora: dict[str, Corpus]) -> Scores:
-    """Each run that evaluate.predictions names, on its test set."""
+    """Score each run named in evaluate.predictions on its test set."""
     scores: Scores = {}
     for name, corpus in corpora.items():
         _refuse_beside_own(run, name)

@@ -1,12 +1,12 @@
-"""One list from two: BM25's and a dense index's, by their ranks or by their scores.
+"""One list from two: BM25's and a dense index's, by rank or by score.
 
     rrf      sum of 1 / (60 + rank)                                       (Cormack, Clarke and Buettcher, SIGIR 2009)
     minmax   (1 - w) b + w d, each score as (score - lowest) / (highest - lowest) of its list
     z        the same with (score - lowest) / standard deviation of its list
 
-A candidate that a list lacks gets nothing from it, as if it were its last. w is the weight of the dense list. Both lists are
-exact to a fixed depth, ties go to the smaller id, and a score is rounded once, to float32: a result depends on no layout of an
-index.
+A candidate missing from a list gets nothing from it, as if it came last. w is the weight of the dense list. Both lists are
+exact to a fixed depth, ties go to the smaller id, and a score is rounded once, to float32: a result does not depend on the
+layout of an index.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Id = TypeVar("Id", str, int)
 Candidates = Sequence[tuple[Id, float]]  # best first
 FusionKind = Literal["rrf", "minmax", "z"]
 
-RRF_PLACES = 60  # added to a rank, so that the first places are not everything
+RRF_PLACES = 60  # added to a rank, so that the first places do not dominate
 TRIED_WEIGHTS = np.arange(0, 21) / 20
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """How two lists become one."""
+    """A way to merge two lists."""
 
     kind: FusionKind = "rrf"
     dense_weight: float = 0.5  # of the dense scores, from 0 to 1; ranks have none
@@ -47,13 +47,13 @@ class Fusion:
         return sorted(zip(ids, self.scores(shares).tolist()), key=lambda pair: (-pair[1], pair[0]))
 
     def scores(self, shares: np.ndarray) -> np.ndarray:
-        """One score from what both lists give, [candidates, 2]."""
+        """One score from the shares of both lists, [candidates, 2]."""
         weights = (1.0, 1.0) if self.kind == "rrf" else (1 - self.dense_weight, self.dense_weight)
         return (weights[0] * shares[:, 0] + weights[1] * shares[:, 1]).astype(np.float32)
 
 
 def candidate_shares(bm25: Candidates[Id], dense: Candidates[Id], kind: FusionKind) -> tuple[list[Id], np.ndarray]:
-    """All candidates, and what each list gives to each of them."""
+    """All candidates, and the share that each list gives them, [candidates, 2]."""
     found: dict[Id, list[float]] = {}
     for place, candidates in enumerate((bm25, dense)):
         shares = _shares(np.array([score for _, score in candidates], np.float64), kind)
@@ -68,13 +68,13 @@ def _shares(scores: np.ndarray, kind: FusionKind) -> np.ndarray:
     if not len(scores):
         return scores
     width = scores.max() - scores.min() if kind == "minmax" else scores.std()
-    return (scores - scores.min()) / width if width > 0 else np.ones(len(scores))  # all alike: all are its best
+    return (scores - scores.min()) / width if width > 0 else np.ones(len(scores))  # all equal: all count as best
 
 
 def tune(
     bm25: Mapping[str, Candidates[str]], dense: Mapping[str, Candidates[str]], gold: Mapping[str, Mapping[str, int]]
 ) -> Fusion:
-    """The fusion of the highest MRR on questions with gold that are no test set; of equals ranks, then the middle weight."""
+    """The fusion with the highest MRR on questions with gold outside test sets; ties go to ranks, then the middle weight."""
     tried = [Fusion(), *(Fusion(kind, float(weight)) for kind in ("minmax", "z") for weight in TRIED_WEIGHTS)]
     sums = np.zeros(len(tried))
     for question, judged in gold.items():

@@ -1,4 +1,4 @@
-"""Encoders, indexes and what is found in them, as a run's config says."""
+"""Encoders, indexes and hits, as a run's config sets them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raydist.retrieval.pooling import resolve_prefixes
 from raydist.runs.run import Run
 from raydist.terminal import say
 
-ANNOUNCED_ROWS = 100_000  # the size of a larger index is said before it is built
+ANNOUNCED_ROWS = 100_000  # the size of a larger index is announced before it is built
 NEGATIVES_DEPTH = 10  # docs/methods.md 5.2: negatives are drawn from this many hits of each source
 
 
@@ -34,7 +34,7 @@ def own_encoder(run: Run) -> EncoderModel:
 
 
 def trained_encoder(run: Run) -> EncoderModel:
-    """The retriever that a run has trained."""
+    """The trained retriever of a run."""
     retriever = run.config.retriever
     return _encoder(run, StoredModel(run.folder.uri), retriever, "auto", retriever.answer_context == "paragraph")
 
@@ -50,7 +50,7 @@ def _encoder(run: Run, location: Location, used: RetrieverConfig | MiningConfig,
 
 
 def index_bm25(run: Run, corpus: Corpus) -> Made:
-    """A BM25 index of a corpus, in shards whose statistics are those of the whole."""
+    """A BM25 index of a corpus, in shards that share the statistics of the whole."""
     settings, rows = run.config.index, corpus.num_sentences
     words = tuple(bm25.stop_words(settings.stop_words))
     stage = Bm25Shards(corpus.sentences, settings.shard_rows, rows, settings.min_chars, words, settings.stemmer)
@@ -70,7 +70,7 @@ def index_dense(run: Run, corpus: Corpus, encoder: EncoderModel) -> Made:
     title = f"dense index of {corpus.name}"
     if (rows > ANNOUNCED_ROWS or settings.dense != "flat") and not _is_there(run, stage):
         wanted, units = dense.DenseSettings(**stage.settings), encoder.units()
-        wanted.check(min(rows, shard_rows), units)  # now, and not when all is encoded
+        wanted.check(min(rows, shard_rows), units)  # now, not after everything is encoded
         if rows > ANNOUNCED_ROWS:
             size = dense.estimate_bytes(rows, units, wanted, shards=stage.parts)
             say(f"{title}: {rows:,} sentences, about {size / 2**30:.1f} GiB at {units} units")
@@ -82,7 +82,7 @@ def _is_there(run: Run, stage: IndexStage) -> bool:
 
 
 def search_bm25(run: Run, corpus: Corpus, index: Made, k: int, within: int = 0) -> Made:
-    """The k best sentences for each question by BM25; where the best `within` are wanted, too, one search serves both."""
+    """The k best sentences for each question by BM25; if the best `within` are wanted as well, one search serves both."""
     formula = bm25.Formula(**run.config.index.formula())
     deeper = search_bm25(run, corpus, index, within) if within > k else None
     return run.make(Bm25Hits(corpus, index, formula, k, deeper), f"bm25 hits of {corpus.name}")
@@ -91,23 +91,23 @@ def search_bm25(run: Run, corpus: Corpus, index: Made, k: int, within: int = 0) 
 def search_dense(run: Run, corpus: Corpus, index: Made, encoder: EncoderModel, k: int, within: int = 0) -> Made:
     """The k best sentences for each question by a dense index, as in `search_bm25`."""
     settings = run.config.index
-    is_exact = settings.dense == "flat"  # another kind may find others where it looks deeper
+    is_exact = settings.dense == "flat"  # another kind may find other rows in a deeper search
     deeper = search_dense(run, corpus, index, encoder, within) if within > k and is_exact else None
     return run.make(DenseHits(corpus, index, encoder, settings.dense_search(), k, deeper), f"dense hits of {corpus.name}")
 
 
 @dataclass(frozen=True)
 class Hits:
-    """What both retrievers found for the training questions."""
+    """Hits of both retrievers for the training questions."""
 
     bm25: Made
     dense: Made
-    vectors: Made  # the index that `dense` was found in
+    vectors: Made  # the index behind `dense`
 
 
 def find_hits(run: Run, corpus: Corpus, encoder: EncoderModel, depth: int) -> Hits:
-    """BM25 and dense results of the training questions. Negatives and candidates are drawn from one search, to the depth of
-    the deeper; each is known by its own, so that another number of candidates leaves the cross-encoder as it is.
+    """BM25 and dense results of the training questions. Negatives and candidates are drawn from one search, to the greater
+    depth, but have fingerprints of their own, so that another number of candidates leaves the cross-encoder as it is.
     """
     within = max(NEGATIVES_DEPTH, run.config.mining.candidates)
     by_words = search_bm25(run, corpus, index_bm25(run, corpus), depth, within)

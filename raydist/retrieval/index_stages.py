@@ -1,6 +1,6 @@
-"""Indexes of a corpus and what is found in them: sentences -> BM25 or vectors -> hits.
+"""Indexes of a corpus and their hits: sentences -> BM25 or vectors -> hits.
 
-What grows with the corpus: the indexes, which are mapped; with the questions: one file of hits per block.
+The indexes grow with the corpus and are mapped; the hits grow with the questions, one file per block.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from raydist.retrieval.fusion import Fusion
 
 @dataclass(frozen=True)
 class EncoderModel:
-    """A model that makes vectors, and how it is used."""
+    """A model that makes vectors, and its settings."""
 
     model: Model
     pooling: str
@@ -50,7 +50,7 @@ class EncoderModel:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What an index says of the encoder that made its vectors."""
+        """An index's record of the encoder that made its vectors."""
         return {"where": self.model.location.plain(), **self.known_by}
 
     def open(self, text: str, threads: int) -> TextEncoder:
@@ -66,7 +66,7 @@ class EncoderModel:
         )
 
     def units(self) -> int:
-        """How long its vectors are; the weights are not read."""
+        """The dimension of its vectors, without reading the weights."""
         from transformers import AutoConfig
 
         return AutoConfig.from_pretrained(tower_folder(self.model.folder(), "answer")).hidden_size
@@ -77,7 +77,7 @@ class EncoderModel:
 
 @dataclass(frozen=True)
 class IndexStage(Stage):
-    """Some rows of a sentence table for each part -> a shard of an index; statistics over all of them come last."""
+    """Rows of a sentence table -> one shard of an index per part; statistics over all shards come last."""
 
     version: ClassVar[int] = VERSION
 
@@ -95,7 +95,7 @@ class IndexStage(Stage):
 
     def finish(self, folder: Storage, lines: list[Line]) -> list[Line]:
         local = folder.local_copy("")
-        (local / "index.json").unlink(missing_ok=True)  # of an attempt that was cut off before the manifest
+        (local / "index.json").unlink(missing_ok=True)  # left by an attempt that was cut off before the manifest
         before = {file: file.stat().st_mtime_ns for file in local.rglob("*") if file.is_file()}
         self.publish(local, [shard_name(number) for number in range(self.parts)])
         if not folder.is_local:
@@ -115,7 +115,7 @@ def shard_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class Bm25Shards(IndexStage):
-    """A BM25 index, in shards whose statistics are those of the whole."""
+    """A BM25 index, in shards that share the statistics of the whole."""
 
     name: ClassVar[str] = "bm25"
 
@@ -153,7 +153,7 @@ class Vectors(IndexStage):
     uses_model: ClassVar[bool] = True
 
     encoder: EncoderModel
-    settings: Mapping[str, Any]  # of DenseSettings, those of its kind alone
+    settings: Mapping[str, Any]  # fields of DenseSettings that its kind uses
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class Bm25Hits(BlockStage):
     index: Made
     formula: Formula
     k: int
-    deeper: Made | None = field(default=None, metadata=ASIDE)  # hits of a deeper search, which save this one
+    deeper: Made | None = field(default=None, metadata=ASIDE)  # hits of a deeper search, reused in place of this one
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -226,8 +226,8 @@ class DenseHits(BlockStage):
     uses_model: ClassVar[bool] = True
 
     index: Made
-    encoder: EncoderModel = field(metadata=ASIDE)  # the index is known by it
-    search: Mapping[str, Any]  # of DenseSearch, those of the index' kind alone
+    encoder: EncoderModel = field(metadata=ASIDE)  # part of the index's fingerprint
+    search: Mapping[str, Any]  # fields of DenseSearch that the index's kind uses
     k: int
     deeper: Made | None = field(default=None, metadata=ASIDE)
 
@@ -276,7 +276,7 @@ class FusedHits(BlockStage):
 
 @dataclass(frozen=True)
 class TopHits(BlockStage):
-    """Hits -> the best of each question."""
+    """Hits -> the first `depth` of each question."""
 
     name: ClassVar[str] = "top_hits"
     version: ClassVar[int] = VERSION
@@ -289,7 +289,7 @@ class TopHits(BlockStage):
 
 
 def top_hits(hits: Made | None, number: int, depth: int) -> pa.Table:
-    """The best hits of each question of a block, from deeper lists."""
+    """The first `depth` hits of each question of a block, from deeper lists."""
     assert hits is not None
     table = hits.table(number)
     return table.filter(pc.less_equal(table["rank"], depth))

@@ -1,10 +1,10 @@
-"""P@N, MRR, recall and nDCG of ranked lists (methods 2.5), with ties settled, and TREC files so that other tools can check.
+"""P@N, MRR, recall and nDCG of ranked lists (methods 2.5), with settled ties, and TREC files for checks with other tools.
 
 ``P@N`` is the share of questions with at least one gold sentence among the first N (a hit rate); ``MRR@100`` the mean of
 1 / rank of the first gold sentence, 0 beyond rank 100; ``recall@k`` the mean share of a question's gold sentences among
-the first k; ``nDCG@10`` has the relevance as gain and log2(rank + 1) as discount, over the best order there could be.
+the first k; ``nDCG@10`` has the relevance as gain and log2(rank + 1) as discount, over the best possible order.
 
-Means go over all questions that have gold: one that the run does not answer counts 0. All values are from 0 to 1.
+Means go over all questions that have gold; a question missing from the run counts 0. All values are from 0 to 1.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RetrievalScores:
 def rank_candidates(
     candidates: Sequence[tuple[str, float]], ties: Ties = "id", gold: Mapping[str, int] | None = None
 ) -> list[tuple[str, float]]:
-    """Best first; equal scores by id, and with ``pessimistic`` gold after all its equals. ``trec``: as trec_eval has them."""
+    """Best first; ties by id, ``pessimistic``: with gold last among equals, ``trec``: as in trec_eval."""
     if ties not in get_args(Ties):
         raise InputError(f"unknown ties {ties!r}; take one of {', '.join(get_args(Ties))}")
     if ties == "trec":  # scores are float32 there, and of equal ones the larger id comes first
@@ -111,15 +111,15 @@ def retrieval_scores(
     >>> scores["P@1"], scores["P@5"], scores["MRR@100"]
     (0.0, 0.5, 0.25)
 
-    A list is of sentence ids, best first, or of (id, score) in any order, whose ``ties`` are settled by id or,
-    pessimistic, with gold last. Gold is an id, several, or a relevance for each.
+    A list holds sentence ids, best first, or (id, score) pairs in any order, whose ``ties`` are settled by id or,
+    if pessimistic, with gold last. Gold is an id, several ids, or a relevance for each.
     """
     run = {question: _with_scores(candidates) for question, candidates in ranked.items()}
     return score_run(run, {question: _with_relevance(ids) for question, ids in gold.items()}, ties=ties).means()
 
 
 def _with_scores(candidates: Sequence[str | tuple[str, float]]) -> list[tuple[str, float]]:
-    """Ids that are in order get falling scores."""
+    """Ordered ids get descending scores."""
     return [(each, -float(rank)) if isinstance(each, str) else each for rank, each in enumerate(candidates)]
 
 
@@ -154,11 +154,11 @@ def gold_of(question_ids: Iterable[str], sentence_ids: Iterable[str], relevance:
 
 
 def trec_run(run: Run, *, ties: Ties = "id", gold: Gold | None = None, tag: str = "raydist") -> str:
-    """Lines of ``question Q0 sentence rank score tag``, best first in the order that is scored, so that every tool sees it.
+    """Lines of ``question Q0 sentence rank score tag``, best first, in the order of scoring, so that every tool sees the same.
 
-    ``gold`` is wanted where ties are settled by it. trec_eval keeps scores in float32, ignores ranks and has its own rule for
-    ties; hence a score that is not below the one before it is lowered to the next float32. Blanks in ids are written as %20,
-    as in a URL.
+    ``gold`` is needed if it settles ties. trec_eval keeps scores in float32, ignores ranks and has its own rule for ties;
+    hence a score that is not below its predecessor is lowered to the next float32. Blanks in ids are written as %20, as in
+    a URL.
     """
     lines = []
     for question, candidates in run.items():
@@ -171,7 +171,7 @@ def trec_run(run: Run, *, ties: Ties = "id", gold: Gold | None = None, tag: str 
 
 
 def read_trec_run(path: Path) -> dict[str, list[tuple[str, float]]]:
-    """A run by question, from a file that may be gzipped; ranks and tag are not needed."""
+    """A run by question, from a file that may be gzipped; ranks and tag are ignored."""
     run: dict[str, dict[str, float]] = {}
     for number, (question, _, sentence, _, score, _) in _read(Path(path), "question Q0 sentence rank score tag"):
         listed = run.setdefault(unquote(question), {})
@@ -188,7 +188,7 @@ def trec_gold(gold: Gold) -> str:
 
 
 def read_trec_gold(path: Path) -> dict[str, dict[str, int]]:
-    """Gold by question; judgements of 0 or less are none."""
+    """Gold by question; judgements of 0 or less are dropped."""
     lines = _read(Path(path), "question 0 sentence relevance")
     rows = [(unquote(q), unquote(s), int(value)) for _, (q, _, s, value) in lines]
     kept = [row for row in rows if row[2] > 0]

@@ -41,8 +41,8 @@ from raydist.terminal import say
 
 
 def train_cross_encoder(run: Run, corpus: Corpus, encoder: EncoderModel, *, fresh: bool = False) -> Run:
-    """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on others. One
-    that is trained already is only judged.
+    """Train the cross-encoder on gold pairs and 1:1:1 negatives, in a run of its own; judge and calibrate it on held-out
+    pairs. An already trained one is only judged and calibrated.
     """
     settings = run.config.cross_encoder
     hits = find_hits(run, corpus, encoder, NEGATIVES_DEPTH)
@@ -86,12 +86,12 @@ def _begin_cross_encoder(run: Run) -> Run:
 
 
 def cross_encoder_name(run: Run) -> str:
-    """A run beside the main one; trials of a sweep share theirs."""
+    """The name of its run, beside the main one; trials of a sweep share one."""
     return run.base or f"{run.config.name}_cross_encoder"
 
 
 def _cross_rows(beside: Run, corpus: Corpus, labelled: Made) -> dict[str, Made]:
-    """Training and held-out rows of tokens."""
+    """Tokenized training and held-out rows."""
     settings = beside.config.cross_encoder
     tokenizer = Model(NamedModel(settings.model.name, settings.model.revision), tokenizer_digest(beside.model_folder))
     stages = {
@@ -113,7 +113,7 @@ def _cross_rows(beside: Run, corpus: Corpus, labelled: Made) -> dict[str, Made]:
 
 
 def _take_trained(beside: Run) -> None:
-    """Put a cross-encoder that needs no training where one that was trained would be."""
+    """Install an already trained cross-encoder in place of a newly trained one."""
     if beside.folder.exists("training.json"):
         raise InputError(
             f"{beside.folder.path()} holds a cross-encoder that was trained there, and cross_encoder.trained would put another "
@@ -126,7 +126,7 @@ def _take_trained(beside: Run) -> None:
 
 
 def trained_cross_encoder(run: Run, cross_encoder: Run) -> CrossEncoderModel:
-    """The cross-encoder that a run holds, as this one uses it."""
+    """A run's cross-encoder, with the settings of this run."""
     settings, location = run.config.cross_encoder, StoredModel(cross_encoder.folder.uri)
     return CrossEncoderModel(
         Model(location, folder_digest(location.folder())),
@@ -141,8 +141,8 @@ def trained_cross_encoder(run: Run, cross_encoder: Run) -> CrossEncoderModel:
 def judge_cross_encoder(
     run: Run, cross_encoder: Run, corpus: Corpus, labelled: Made, encoder: EncoderModel, vectors: Made
 ) -> None:
-    """cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs, beside them what the encoder's
-    vectors say of the same pairs, and both calibrations; and which sources the negatives of all pairs came from.
+    """Write cross_encoder/metrics.json and reliability.json of the main run: scores of held-out pairs beside the encoder's
+    cosines of the same pairs, both calibrations, and the sources of all negatives.
     """
     sources = count_sources(labelled.tables(["asked", "source"]))
     if replaced := fallbacks(sources):
@@ -201,8 +201,8 @@ def _calibration(run: Run) -> dict[str, Any]:
 
 
 def _write_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
-    """mining/: yield.json, examples.parquet, and silver.parquet with every scored pair of the round. metrics.json keeps the
-    yield of every round where there are several, and under the plain names that of the last.
+    """Write mining/: yield.json, examples.parquet, and silver.parquet with every scored pair of the round. With several
+    rounds, metrics.json keeps the yield of each, and that of the last under the plain names.
     """
     mining, sentences = run.config.mining, corpus.sentence_table()
     answers = sample_answers(run, corpus)

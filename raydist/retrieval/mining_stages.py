@@ -1,6 +1,6 @@
 """From hits to silver pairs: labelled pairs, candidates, scores, selection (docs/methods.md 5.2 to 5.5).
 
-Every stage has one part for each block of questions. What grows with the questions: one file per block.
+Every stage has one part, and so one file, for each block of questions.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LabelledPairs(BlockStage):
 
 @dataclass(frozen=True)
 class Candidates(BlockStage):
-    """Questions and their hits -> what the cross-encoder is asked about: both lists merged, gold left out."""
+    """Questions and their hits -> candidates for the cross-encoder: both lists merged, gold left out."""
 
     name: ClassVar[str] = "candidates"
     version: ClassVar[int] = 5
@@ -103,7 +103,7 @@ class Candidates(BlockStage):
 
 @dataclass(frozen=True)
 class CrossEncoderModel:
-    """A model that scores pairs, and how it is used."""
+    """A model that scores pairs, and its settings."""
 
     model: Model
     max_question_length: int
@@ -134,7 +134,7 @@ class PairScores(BlockStage):
     cross_encoder: CrossEncoderModel
 
     def pairs_of(self, number: int, questions: pa.Table) -> pa.Table:
-        """What is scored of a block."""
+        """The pairs of a block to score."""
         raise NotImplementedError
 
     def read(self, number: int) -> PairTexts:
@@ -156,12 +156,12 @@ class PairScores(BlockStage):
         return make
 
     def scored(self, pairs: pa.Table, logits: np.ndarray) -> pa.Table:
-        """The pairs with their logits: a ranking needs no more."""
+        """The pairs with their logits, which is all that a ranking needs."""
         return pairs.append_column("logit", pa.array(logits, pa.float32()))
 
 
 def open_cross_encoder(used: CrossEncoderModel, threads: int) -> Callable[..., np.ndarray]:
-    """Its `CrossScorer.score`."""
+    """The model's `CrossScorer.score`."""
 
     use_cores(threads, keep_all=False)
     return CrossScorer(
@@ -175,7 +175,7 @@ def open_cross_encoder(used: CrossEncoderModel, threads: int) -> Callable[..., n
 
 @dataclass(frozen=True)
 class CandidateScores(PairScores):
-    """Candidates -> scores. They are kept: threshold, power and calibration change without a call of the model."""
+    """Candidates -> scores, stored so that threshold, power and calibration can change without a model call."""
 
     name: ClassVar[str] = "scores"
 
@@ -194,7 +194,7 @@ class CandidateScores(PairScores):
 
 @dataclass(frozen=True)
 class HeldOutScores(PairScores):
-    """Labelled pairs that are held out -> scores, by which the cross-encoder is judged."""
+    """Held-out labelled pairs -> scores, for judging the cross-encoder."""
 
     name: ClassVar[str] = "held_out_scores"
 
@@ -216,7 +216,7 @@ class GoldScores(PairScores):
 
 @dataclass(frozen=True)
 class RerankScores(PairScores):
-    """Hits -> scores, by which they are ranked anew."""
+    """Hits -> scores, for reranking."""
 
     name: ClassVar[str] = "rerank_scores"
 
@@ -228,7 +228,7 @@ class RerankScores(PairScores):
 
 @dataclass(frozen=True)
 class HeldOutCosines(BlockStage):
-    """Held-out pairs -> the product of both vectors, by the encoder of a dense index that holds all sentences."""
+    """Held-out pairs -> cosines of both vectors, by the encoder of a dense index that holds all sentences."""
 
     name: ClassVar[str] = "held_out_cosines"
     version: ClassVar[int] = VERSION
@@ -257,7 +257,7 @@ class HeldOutCosines(BlockStage):
 
 
 def held_out(labelled: Made, number: int) -> pa.Table:
-    """The labelled pairs of a block that no cross-encoder is trained on."""
+    """The labelled pairs of a block that are held out from training."""
     pairs = labelled.table(number)
     return pairs.filter(pairs["is_dev"])
 
@@ -267,7 +267,7 @@ def held_out(labelled: Made, number: int) -> pa.Table:
 
 @dataclass(frozen=True)
 class Silver(BlockStage):
-    """Scored candidates -> every one with its weight, kept or why not. No model is asked."""
+    """Scored candidates -> all of them with their weights, kept or with the reason why not. Calls no model."""
 
     name: ClassVar[str] = "silver"
     version: ClassVar[int] = 4

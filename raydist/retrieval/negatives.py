@@ -1,14 +1,14 @@
 """Training pairs of the cross-encoder: gold answers, and negatives from three sources (docs/methods.md 5.2).
 
-For each gold pair one positive, and from each source ``negatives_per_source`` sentences:
+Each gold pair gives one positive and, from each source, ``negatives_per_source`` sentences:
 
     bm25        uniform over the best 10 by BM25
     dense       uniform over the best 10 by a dense retriever
     same_doc    uniform over the document of the gold answer
 
-Gold answers of the question, under any id that asks the same, and duplicates of their texts are removed before drawing. So is
-what was drawn for the question already: no negative comes twice (the paper does not say; drawn twice it would count double). A
-source that has nothing left gives way to bm25, and bm25 to the whole corpus, the pool; both names are in the row.
+Removed before drawing: gold answers of the question, under any id with the same text, duplicates of their texts, and earlier
+draws for the question: no negative comes twice (the paper leaves this open; a repeated one would count double). An exhausted
+source falls back to bm25, and bm25 to the whole corpus, the pool; the row has both names.
 
 A draw is a pure function of (seed, question id, source asked, source used, number). Rows are the same for any cut of the
 questions into blocks, for any order of the tables, on any number of workers.
@@ -38,12 +38,12 @@ Ranked = list[tuple[int, int | None]]  # rows of the sentence table, with their 
 
 
 def is_dev_question(question_ids: Sequence[str], share: float = 0.1) -> np.ndarray:
-    """Which questions are held out, by a hash of their ids: the same ones in every run, with any seed."""
+    """A mask of the held-out questions, by a hash of their ids: the same ones in every run, with any seed."""
     return keyed_uniform(0, 0, "dev question", question_keys(question_ids)) < share
 
 
 def question_keys(question_ids: Iterable[str]) -> np.ndarray:
-    """What the draws for a question are keyed by."""
+    """Keys for the draws of each question."""
     return np.array([text_hash(id) for id in question_ids], np.int64)
 
 
@@ -61,11 +61,11 @@ def draw_negatives(
     near_duplicates: bool = True,
     known: Mapping[str, Sequence[int]] | None = None,
 ) -> pa.Table:
-    """The labelled pairs of a block of questions, by question id: for each gold answer itself, then its negatives.
+    """The labelled pairs of a block of questions, by question id: each gold answer, then its negatives.
 
-    ``near_duplicates`` keeps out sentences with the words of a gold answer in another order, too. ``known`` are bag keys of
-    what answers a question's text under any id (``positives``): none of it is a negative. Rows of ``gold``, ``bm25`` and
-    ``dense`` (``HIT_SCHEMA``) about other questions are passed over.
+    ``near_duplicates`` also excludes sentences with the words of a gold answer in another order. ``known``: bag keys of all
+    answers to a question's text under any id (``positives``), never drawn as negatives. Rows of ``gold``, ``bm25`` and
+    ``dense`` (``HIT_SCHEMA``) about other questions are skipped.
     """
     asked = pc.unique(questions["question_id"])
     ids = sorted(asked.to_pylist())
@@ -114,7 +114,7 @@ def draw_negatives(
 def _draw(
     wanted: str, drawn: Mapping[str, float], ranked: Mapping[str, Ranked], refused: set[int], num_rows: int
 ) -> tuple[str, int, int | None] | None:
-    """The source, row and rank of a negative, by a number in [0, 1) for each source; None where the corpus has no other row."""
+    """The source, row and rank of a negative, by a number in [0, 1) for each source; None if the corpus has no row left."""
     for source in dict.fromkeys((wanted, "bm25")):
         left = [hit for hit in ranked[source] if hit[0] not in refused]
         if left:
@@ -122,14 +122,14 @@ def _draw(
             return source, row, rank
     if len(refused) >= num_rows:
         return None
-    row = int(drawn["pool"] * (num_rows - len(refused)))  # counts the rows that are left, without listing them
+    row = int(drawn["pool"] * (num_rows - len(refused)))  # counts the remaining rows without listing them
     for other in sorted(refused):
         row += other <= row
     return "pool", row, None
 
 
 def count_sources(tables: Iterable[pa.Table]) -> dict[tuple[str, str], int]:
-    """How many negatives were asked of each source and drawn from each, by (asked, source), in order; of labelled pairs."""
+    """Counts of negatives in labelled pairs by (source asked, source used), in order."""
     counts: Counter[tuple[str, str]] = Counter()
     for pairs in tables:
         counts.update(zip(pairs["asked"].to_pylist(), pairs["source"].to_pylist()))
@@ -138,7 +138,7 @@ def count_sources(tables: Iterable[pa.Table]) -> dict[tuple[str, str], int]:
 
 
 def fallbacks(counts: Mapping[tuple[str, str], int]) -> str:
-    """The negatives that had to be drawn from another source than was asked for, in words; empty where there are none."""
+    """A description of the negatives drawn from another source than asked; empty if there are none."""
     total: Counter[str] = Counter()
     for (asked, _), number in counts.items():
         total[asked] += number
@@ -150,7 +150,7 @@ def fallbacks(counts: Mapping[tuple[str, str], int]) -> str:
 
 
 def _by_question(table: pa.Table, rows: np.ndarray) -> dict[str, Ranked]:
-    """Rows and ranks of each question of a table that is ordered by question."""
+    """Rows and ranks of each question of a table sorted by question."""
     ranks = table["rank"].to_pylist() if "rank" in table.column_names else [None] * table.num_rows
     listed = zip(table["question_id"].to_pylist(), rows.tolist(), ranks)
     return {question: [(row, rank) for _, row, rank in found] for question, found in groupby(listed, lambda hit: hit[0])}

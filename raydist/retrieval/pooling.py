@@ -1,5 +1,5 @@
-"""How a sentence encoder is used, by what its folder says or what the config asks for: how one vector is made of its tokens,
-and what stands before its texts (E5 and its like were trained with "query: " and "passage: ")."""
+"""Pooling and text prefixes of a sentence encoder, from its folder or the config (E5 and its like were trained with "query: "
+and "passage: ")."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transform
 
 
 def read_pooling(folder: Path) -> Pooling:
-    """What modules.json and the pooling module's config.json say; ``cls`` for a folder without them."""
+    """The pooling in modules.json and the pooling module's config.json; ``cls`` for a folder without them."""
     folder = Path(folder)
     modules = _read(folder / "modules.json") or []
     kinds = {str(module["type"]).rpartition(".")[2]: module for module in modules}
@@ -43,11 +43,11 @@ def resolve_pooling(setting: str, folder: Path) -> Pooling:
     return cast(Pooling, setting)
 
 
-PROMPTS = {"question": ("query", "question"), "answer": ("document", "passage", "answer")}  # what others call them
+PROMPTS = {"question": ("query", "question"), "answer": ("document", "passage", "answer")}  # names that other tools use
 
 
 def resolve_prefixes(question: str | None, answer: str | None, folder: Path) -> dict[str, str]:
-    """What stands before questions and answers: as given, and for None as the folder's `prompts` say; else nothing."""
+    """Prefixes of questions and answers: as given, for None from the folder's `prompts`, else empty."""
     given = {"question": question, "answer": answer}
     return {of: _prompt(tower_folder(folder, tower), of) if given[of] is None else given[of] or ""
             for of, tower in zip(PROMPTS, TOWERS)}  # fmt: skip

@@ -1,7 +1,7 @@
-"""What answers a question text under any of its ids: a question may be asked twice, with other gold answers.
+"""All answers to a question text under any of its ids: a question may be asked twice, with different gold answers.
 
-What a question text has under any id is never a negative of it: not of the cross-encoder, not a mined one, not a column of a
-batch; and it is no candidate, since it is known already.
+An answer to the text under any id is never its negative: not of the cross-encoder, not a mined one, not a column of a
+batch; nor is it a candidate, since it is already known.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raydist.retrieval.corpus_stages import Corpus, batches, question_keys
 
 
 class Positives(NamedTuple):
-    """(question key, bag key), in order, of the answers of questions whose text more than one id has."""
+    """Sorted (question key, bag key) pairs: the answers of questions whose text has several ids."""
 
     questions: np.ndarray
     bags: np.ndarray
@@ -36,7 +36,7 @@ class Positives(NamedTuple):
         return positives
 
     def of(self, questions: pa.Table) -> dict[str, list[int]]:
-        """The bags that answer each of these questions under any id; only of those whose text has several."""
+        """The bags that answer each of these questions under any id; only for texts with several ids."""
         if not len(self.questions):
             return {}
         keys = question_keys(questions["text"].to_pylist()).tolist()
@@ -47,10 +47,10 @@ class Positives(NamedTuple):
 
 @lru_cache(maxsize=1)
 def repeated_positives(corpus: Corpus, silver: Made | None) -> Positives:
-    """All gold and kept silver pairs of questions whose text more than one id has.
+    """All gold and kept silver pairs of questions whose text has several ids.
 
-    So what a row masks does not depend on which block the other ids are in. Memory: 8 bytes for each question, and of the
-    repeated ones their ids and 16 bytes for each pair; the tables are read in pieces.
+    Thus a row's mask does not depend on the blocks of the other ids. Memory: 8 bytes per question, and for the repeated ones
+    their ids and 16 bytes per pair; the tables are read in batches.
     """
     asked, keys = _repeated_questions(corpus)
     if not len(asked):
@@ -68,7 +68,7 @@ def repeated_positives(corpus: Corpus, silver: Made | None) -> Positives:
 
 
 def _repeated_questions(corpus: Corpus) -> tuple[pa.Array, np.ndarray]:
-    """Ids and keys of the questions whose text more than one id has."""
+    """Ids and keys of the questions whose text has several ids."""
     texts = corpus.batches("questions", ["text"])
     keys = np.concatenate([*(question_keys(batch["text"].to_pylist()) for batch in texts), np.zeros(0, np.int64)])
     distinct, times = np.unique(keys, return_counts=True)

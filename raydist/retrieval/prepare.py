@@ -1,4 +1,4 @@
-"""Corpora, ready for the stages after them: which files they are, what is rejected, and where a run stops for it."""
+"""Corpora, ready for later stages: their files, their rejected rows, and the limit at which a run stops."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def open_corpora(run: Run, names: Iterable[str] | None = None, *, with_questions
 
 
 def _with_dev(run: Run, corpora: dict[str, Corpus]) -> Corpus:
-    """The training corpus with its dev: another corpus, or a share of its questions, which then train nothing."""
+    """The training corpus with its dev: another corpus, or a share of its questions, held out from training."""
     train, share, seed = corpora["train"], run.config.corpus.dev_share, run.config.data.seed
     if not share:
         return replace(train, dev=corpora.get("dev") if run.config.corpus.dev else None)
@@ -81,11 +81,11 @@ def _with_dev(run: Run, corpora: dict[str, Corpus]) -> Corpus:
 
 
 def report_overlap(run: Run, corpora: dict[str, Corpus], *, is_ranked: bool = False) -> None:
-    """What the questions that train or choose share with those of test sets. `is_ranked`: trials are ranked by dev."""
+    """Report overlap between the questions of train and dev and those of test sets. `is_ranked`: dev ranks trials."""
     tests = [name for name in run.config.corpus.test if name in corpora]
     asked = {"train": corpora.get("train"), "dev": corpora["train"].dev if "train" in corpora else None}
     named = {name: corpus for name, corpus in asked.items() if corpus} | {name: corpora[name] for name in tests}
-    tests += ["dev"] * bool(run.config.corpus.dev and asked["dev"])  # a share of train has none of train's
+    tests += ["dev"] * bool(run.config.corpus.dev and asked["dev"])  # a held-out share of train never overlaps with it
     if not tests or len(tests) == len(named):
         return
     stages = {name: (QuestionKeys(corpus), f"texts of {name}") for name, corpus in named.items()}
@@ -143,12 +143,12 @@ def _some(place: Place | None) -> list[Place]:
 
 
 def _known_file(file: Path, source: CorpusSource) -> CorpusFile:
-    """Sentences of format squad are split by language, which a folder's name may say."""
+    """A file's identity; format squad splits sentences by language, which a folder's name may give."""
     return CorpusFile(file.name, file_digest(file), language_of(str(file)) if source.format == "squad" else None)
 
 
 def _files_of(path: Path, source: CorpusSource) -> list[Path]:
-    """The files that a name stands for: one, those of a glob, or those in a folder that its format reads."""
+    """The files behind a name: one, those of a glob, or those in a folder that its format reads."""
     if not path.is_dir():
         return sorted(path.parent.glob(path.name))
     beir = ("corpus.jsonl*", "queries.jsonl*", f"qrels/{source.split}.tsv*")
@@ -157,7 +157,7 @@ def _files_of(path: Path, source: CorpusSource) -> list[Path]:
 
 
 def sample_answers(run: Run, corpus: Corpus) -> Answers | None:
-    """What answers the questions of a corpus beside gold: known of the embedded sample, which says so of itself."""
+    """Right answers beside gold; only the embedded sample lists them."""
     source = run.config.corpus.train
     if source is None or source.format != "beir" or not source.files[0].startswith(SAMPLE):
         return None
@@ -174,7 +174,7 @@ def sample_answers(run: Run, corpus: Corpus) -> Answers | None:
 
 
 def _report(run: Run, name: str, tables: Made, counts: CorpusCounts) -> None:
-    """Say what was found in a corpus beside usable rows, and stop where too much of it is bad."""
+    """Report duplicates, notes and rejected rows of a corpus; stop if too many rows are bad."""
     repeated = ", ".join(f"{number:,} {kind}" for kind, number in counts.duplicates.items() if number)
     if repeated:
         say(f"corpus {name}: sentences whose text stands elsewhere, too: {repeated}; none of them is a negative of the other")
@@ -185,11 +185,11 @@ def _report(run: Run, name: str, tables: Made, counts: CorpusCounts) -> None:
         rejected = read_parquet(tables.folder, "rejected-00000.parquet")
         report_rejected(run, f"corpus {name}", file, rejected, counts.rows, counts.questions_read)
     else:
-        run.folder.delete(file)  # of an earlier command, before the data were mended
+        run.folder.delete(file)  # left by an earlier command, before the data were mended
 
 
 def report_rejected(run: Run, what: str, file: str, rejected: pa.Table, sentences: int, questions: int = 0) -> None:
-    """Put the rejected rows into the run and say how many they are, and stop where it is too many: of all rows, or of the
+    """Store the rejected rows in the run, report their number, and stop if there are too many: of all rows, or of the
     questions alone, which are few beside the sentences.
     """
     location = keep_rejected(run, what, file, len(rejected), rejected)

@@ -1,4 +1,4 @@
-"""From pairs to rows that training reads: tokens of labelled pairs, and of gold and silver pairs (docs/methods.md 5.3, 5.5)."""
+"""From pairs to training rows: tokens of labelled pairs, and of gold and silver pairs (docs/methods.md 5.3, 5.5)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class CrossTrainingRows(BlockStage):
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Of the rows of a block."""
+    """Row counts of a block."""
 
     gold: int
     silver: int
@@ -75,7 +75,7 @@ class PairCounts:
 class DualTrainingRows(BlockStage):
     """Gold and silver pairs -> tokens for the dual encoder.
 
-    `weighting`: "gold" (no silver pair), "none" (silver pairs of weight 1), "silver" (of the weight they have).
+    `weighting`: "gold" (no silver pair), "none" (silver pairs of weight 1), "silver" (their own weights).
     """
 
     name: ClassVar[str] = "pair_rows"
@@ -83,7 +83,7 @@ class DualTrainingRows(BlockStage):
     kind: ClassVar[str] = "arrow"
 
     tokenizer: Model
-    context: bool  # an answer has its paragraph
+    context: bool  # answers come with their paragraphs
     max_question_length: int
     max_answer_length: int
     question_prefix: str

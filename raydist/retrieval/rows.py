@@ -1,7 +1,7 @@
 """Question-sentence pairs as training rows: texts -> tokens -> memory-mapped Arrow files -> batches.
 
 ``tokenize_cross_pairs`` and ``tokenize_pairs`` are functions of one block, so that Ray Data can map them over any number of
-pairs. ``CrossRows`` and ``PairRows`` read what they wrote, and are to the training loop what ``WindowRows`` is for a reader.
+pairs. ``CrossRows`` and ``PairRows`` read their output and serve the training loop as ``WindowRows`` does for a reader.
 
 Memory: a few numbers per row are read into arrays (24 to 48 bytes a row); tokens and lists stay on disk, mapped.
 """
@@ -39,14 +39,14 @@ PAIR_SCHEMA = pa.schema(
         ("question", pa.int64()),  # key of the question
         ("bag_key", pa.int64()),  # of the answer: equal for sentences of the same words, in any order
         ("weight", pa.float32()),  # 1 for gold
-        ("positives", pa.list_(pa.int64())),  # bag keys of all that is known to answer the question: gold and kept silver
+        ("positives", pa.list_(pa.int64())),  # bag keys of all known answers: gold and kept silver
         ("question_ids", pa.list_(pa.int32())),
         ("question_types", pa.list_(pa.int8())),
         ("answer_ids", pa.list_(pa.int32())),
         ("answer_types", pa.list_(pa.int8())),
         ("negative_bag_key", pa.list_(pa.int64())),  # of the mined negatives
         ("negative_lengths", pa.list_(pa.int32())),  # tokens of each
-        ("negative_ids", pa.list_(pa.int32())),  # of all negatives, one after the other
+        ("negative_ids", pa.list_(pa.int32())),  # of all negatives, concatenated
         ("negative_types", pa.list_(pa.int8())),
         ("teacher", pa.list_(pa.float32())),  # a cross-encoder's logits of the pair, then of its negatives; or empty
     ]
@@ -77,10 +77,10 @@ def tokenize_cross_pairs(
     max_question_length: int = 96,
     max_length: int = 480,
 ) -> pa.Table:
-    """``[CLS] question [SEP] sentence [SEP]``: the question's first tokens, and as much of the sentence as there is room for.
+    """``[CLS] question [SEP] sentence [SEP]``: the question's first tokens, and as much of the sentence as fits.
 
-    Where a question is not too long, this is what sentence-transformers' CrossEncoder makes of the pair.
-    With ``contexts`` (``cross_encoder.answer_context: paragraph``), the sentences' paragraphs, empty where there is none, it is
+    Unless the question is cut, this equals the input of sentence-transformers' CrossEncoder.
+    With ``contexts`` (``cross_encoder.answer_context: paragraph``), the sentences' paragraphs, empty if there is none, it is
     ``[CLS] question [SEP] sentence [SEP] paragraph [SEP]``; of the last two the longer is cut first.
     """
     _check_equal(
@@ -123,7 +123,7 @@ def _tokenize_triples(
     max_question_length: int,
     max_length: int,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """As ``CrossScorer`` makes them: what is trained on is what is scored."""
+    """Triples as ``CrossScorer`` makes them: training and scoring see the same input."""
     format = PairFormat(tokenizer)
     parts = [
         tokenize(tokenizer, texts, longest)
@@ -151,9 +151,9 @@ def tokenize_pairs(
 ) -> pa.Table:
     """Questions and answers for a dual encoder. Lengths are in tokens, specials included.
 
-    ``contexts`` (``answer_context: paragraph``) are the sentences' paragraphs, empty where there is none; without contexts an
+    ``contexts`` (``answer_context: paragraph``) are the sentences' paragraphs, empty if there is none; without contexts an
     answer, and a negative, is its sentence alone.
-    ``logits`` are a cross-encoder's of the pairs themselves, for distillation; those of negatives are in ``negatives``.
+    ``logits`` are a cross-encoder's for the pairs, for distillation; ``negatives`` carry their own.
     """
     _check_equal(
         questions=questions,
@@ -211,7 +211,7 @@ def tokenize_pairs(
 def tokenize_texts(
     tokenizer: Any, texts: Sequence[str], contexts: Sequence[str] | None = None, *, max_length: int
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Token ids and types (empty where the model has none) of texts, or of texts and their paragraphs as second segment.
+    """Token ids and types (empty if the model has none) of texts, or of texts with their paragraphs as second segment.
 
     The longer segment is cut first, as SentenceTransformer does with a pair (text, paragraph): a paragraph loses its end long
     before its sentence does. A text whose paragraph is empty is a text alone.
@@ -249,7 +249,7 @@ def _check_length(tokenizer: Any, longest: int) -> None:
 
 
 class CrossRows(MappedRows):
-    """All pairs that a cross-encoder is trained on."""
+    """The training pairs of a cross-encoder."""
 
     @cached_property
     def labels(self) -> np.ndarray:
@@ -261,7 +261,7 @@ class CrossRows(MappedRows):
         return self.list_lengths("input_ids")
 
     def group(self, rows: np.ndarray) -> CrossGroup:
-        """What every rank knows about some rows."""
+        """The facts about some rows that all ranks share."""
         return CrossGroup(rows)
 
     def batch(
@@ -280,10 +280,10 @@ class CrossRows(MappedRows):
 
 
 class PairRows(MappedRows):
-    """All pairs that a dual encoder is trained on, with at most ``num_negatives`` mined negatives each (all if None).
+    """The training pairs of a dual encoder, with at most ``num_negatives`` mined negatives each (all if None).
 
-    With ``bucket_by_length`` pairs of like length share a batch, so that less padding is computed; the other answers of a batch
-    are then of like length, too. Without it batches are drawn from all pairs alike.
+    With ``bucket_by_length`` pairs of similar length share a batch, which saves padding; the other answers of a batch are
+    then of similar length, too. Without it batches are drawn from all pairs.
     """
 
     def __init__(self, files: Sequence[Path], *, num_negatives: int | None = None, bucket_by_length: bool = True) -> None:
@@ -292,7 +292,7 @@ class PairRows(MappedRows):
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of each question and its answer; all the same if batches are not to go by length."""
+        """Tokens of each question and its answer; all equal if batches ignore length."""
         if not self.bucket_by_length:
             return np.zeros(len(self), np.int64)
         return self.list_lengths("question_ids") + self.list_lengths("answer_ids")
@@ -305,7 +305,7 @@ class PairRows(MappedRows):
         return self.values(name, row)[: self.num_negatives]
 
     def group(self, rows: np.ndarray) -> PairGroup:
-        """What every rank knows about some rows."""
+        """The facts about some rows that all ranks share."""
         numbers = {name: values[rows] for name, values in self._numbers.items()}
         positives = [self.values("positives", row) for row in rows]
         negatives = [self._negatives("negative_bag_key", row) for row in rows]
@@ -366,7 +366,7 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _owners(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """To which part each value of all parts belongs."""
+    """The part that each value of all parts belongs to."""
     return np.repeat(np.arange(len(parts)), np.array([len(part) for part in parts], np.int64))
 
 

@@ -1,7 +1,7 @@
 """Scores of (question, sentence) pairs from a trained cross-encoder: each text is tokenized once, however many pairs it is in.
 
-A pair is ``[CLS] question [SEP] sentence [SEP]``, or what the tokenizer's own format is (methods 5.3). The question is cut to
-``max_question_length`` tokens, then the sentence to what is left of ``max_length``; special tokens count. With contexts it is
+A pair is ``[CLS] question [SEP] sentence [SEP]``, or the tokenizer's own format (methods 5.3). The question is cut to
+``max_question_length`` tokens, then the sentence to the rest of ``max_length``; special tokens count. With contexts it is
 ``[CLS] question [SEP] sentence [SEP] paragraph [SEP]``, and of the last two the longer is cut first.
 """
 
@@ -21,7 +21,7 @@ MAX_NAMED = 5  # pairs in an error message
 
 
 class CrossScorer:
-    """A trained cross-encoder, ready for pairs of a question and a sentence.
+    """A trained cross-encoder, ready to score (question, sentence) pairs.
 
     >>> import raydist
     >>> scorer = raydist.CrossScorer("runs/library_cross_encoder/model")        # a folder, or a Hugging Face name
@@ -29,7 +29,7 @@ class CrossScorer:
     >>> scorer.probabilities(pairs).shape                                        # that the sentence answers the question
     (2,)
 
-    `score` takes texts once and pairs by their numbers, for many pairs of few texts:
+    `score` takes each text once and pairs as indices, for many pairs of few texts:
 
     >>> scorer.score(["Who built it?"], ["Mina Orlov built it.", "It fell in 1911."], [0, 0], [0, 1]).dtype
     dtype('float32')
@@ -82,7 +82,7 @@ class CrossScorer:
     ) -> np.ndarray:
         """One float32 logit for each pair (questions[question_of[i]], sentences[sentence_of[i]]), in the order of the pairs.
 
-        ``contexts`` are the paragraphs of the sentences, empty where there is none, for a model that was trained with them.
+        ``contexts`` are the paragraphs of the sentences, empty if there is none, for a model that was trained with them.
         """
         if len(question_of) != len(sentence_of):
             raise InputError(f"{len(question_of)} questions for {len(sentence_of)} sentences: a pair has one of each")

@@ -1,9 +1,9 @@
-"""A folder to search in: an index, the texts of its sentences, and what was added later.
+"""A searchable folder: an index, the texts of its sentences, and later additions.
 
     INDEX/          index.json, shard-*/, statistics-*/    as bm25.py and dense.py write them
     INDEX/texts-00000/                                     a sentence table (corpus/sentences.py); one more for each addition
 
-Shards and tables are never written again, so an addition leaves every file as it is and puts index.json in force last.
+Shards and tables are immutable: an addition leaves every file as it is and puts index.json in force last.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Hit(NamedTuple):
 def publish(folder: Path, index: Path, table: Path, search: dict[str, Any]) -> None:
     """Put an index and its texts into one folder, by hard links where the disk allows; an earlier one is replaced.
 
-    `search` says how this folder is searched ({"formula": BM25's} or {"search": of a dense index}); the index knows of none.
+    `search` holds this folder's search settings ({"formula": BM25's} or {"search": a dense index's}); the index has none.
     """
     if (folder / "index.json").is_file() and len(_tables(folder)) > 1:
         raise InputError(f"{folder} holds documents that were added to it; delete it first, or give the run another name")
     facts = json.loads((index / "index.json").read_text())
-    # what is in force, and nothing beside it: a stage has parts, too, and what a killed command has left
+    # only the files in force: a stage folder also has parts, and leftovers of killed commands
     sources = {name: index / name for name in (*facts["shards"], facts.get("statistics")) if name} | {"texts-00000": table}
     with new_folder(folder) as beside:
         for name, source in sources.items():
@@ -54,7 +54,7 @@ def publish(folder: Path, index: Path, table: Path, search: dict[str, Any]) -> N
 
 
 def _tables(folder: Path) -> list[Path]:
-    """The texts in force: of the corpus, then of each addition. A table has the number of its first shard."""
+    """The text tables in force: the corpus's, then one per addition. A table has the number of its first shard."""
     in_force = len(json.loads((folder / "index.json").read_text())["shards"])
     return sorted(path for path in folder.glob("texts-?????") if int(path.name[-5:]) < in_force)
 
@@ -140,7 +140,7 @@ def add_sentences(folder: Path | str, sentences: pa.Table, passages: Iterable[pa
     known = [id for table in searcher.tables for id in _already(sentences["sentence_id"], table)]
     if known:
         raise InputError(f"{len(known)} of these sentences are in the index already, {known[0]!r} for one; leave them out")
-    table = build_sentence_table(folder / f"texts-{shards:05d}", [sentences], passages)  # seen when its shard is in force
+    table = build_sentence_table(folder / f"texts-{shards:05d}", [sentences], passages)  # visible once its shard is in force
     rows = np.arange(len(table))
     ids = table.ids(rows).to_pylist()
     if searcher.kind == "bm25":

@@ -1,9 +1,9 @@
-"""Scored candidates -> silver pairs: threshold and weight; the rejected are kept and marked (docs/methods.md 5.4, 5.5).
+"""Scored candidates -> silver pairs: threshold and weight; rejected pairs stay, marked as such (docs/methods.md 5.4, 5.5).
 
-Scores are final when they come here. Threshold, power, weighting and calibration change what is kept and how much it counts
-without asking the model again. All functions but ``yield_curve`` and ``write_selection``, which go over any number of blocks,
-are of one block of whole questions; the results of the blocks, put together, do not depend on the blocks.
-Of sentences with the same words, in any order, a question keeps one: copies in a corpus would count it as often as they are.
+Scores arrive final. Threshold, power, weighting and calibration change the selection and its weights without another model
+call. All functions but ``yield_curve`` and ``write_selection``, which go over any number of blocks, work on one block of
+whole questions; the concatenated results do not depend on the cut into blocks.
+Of sentences with the same words, in any order, a question keeps one: copies in a corpus would count it several times.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from raydist.retrieval.candidates import of_questions
 from raydist.retrieval.cross_encoder import sigmoid
 
 Weighting = Literal["power", "none", "binary"]
-Answers = Set[tuple[str, str]]  # (question, sentence): all that are right beside gold
+Answers = Set[tuple[str, str]]  # (question, sentence): all right pairs beside gold
 
 BELOW = "p below the threshold"
 COPY = "same words as a kept pair"
 THRESHOLDS = tuple(round(step / 50, 2) for step in range(51))  # of a yield curve
-EXAMPLES = 20  # kept ones, and as many rejected ones, in a report
+EXAMPLES = 20  # kept pairs in a report, and as many rejected ones
 BY_PAIR = [("question_id", "ascending"), ("sentence_id", "ascending")]
 
 
@@ -46,9 +46,9 @@ def select_silver(
     """Every scored candidate as ``SILVER_SCHEMA``: kept where ``p >= threshold``, with its weight, else with the reason.
 
     Weights of kept pairs: ``power`` p^power (Eq. 2), ``none`` 1, ``binary`` 1 where p >= 0.5 and 0 below, which differs
-    from ``none`` only under a threshold below 0.5. With a temperature p is made anew from the logit (less ``shift``), else it
+    from ``none`` only under a threshold below 0.5. With a temperature p is recomputed from the logit (less ``shift``), else it
     is as scored.
-    With ``sentences`` a question keeps one of those with the same words: of the highest p, then of the smallest id.
+    With ``sentences`` a question keeps one of those with the same words: the highest p, then the smallest id.
     A selection can be selected from again.
     """
     if weighting not in get_args(Weighting):
@@ -63,7 +63,7 @@ def select_silver(
     if temperature is not None:
         p = pa.array(sigmoid(scored["logit"].to_numpy(), temperature, shift), pa.float32())
         scored = scored.set_column(SCORED_SCHEMA.get_field_index("p"), SCORED_SCHEMA.field("p"), p)
-    # as stored, and not more exactly: a selection read from disk must be the same one
+    # at stored precision, so that a selection read from disk is the same
     p = scored["p"].to_numpy().astype(np.float64)
     is_copy = _copies(scored, sentences)
     kept = (p >= threshold) & ~is_copy
@@ -94,9 +94,9 @@ def _check_scores(scored: pa.Table) -> None:
 
 
 def _copies(scored: pa.Table, sentences: SentenceTable | None) -> np.ndarray:
-    """Which pairs have the words of another one of their question that comes before them: by p, then by sentence id.
+    """A mask of pairs whose words an earlier pair of the same question has, ordered by p, then by sentence id.
 
-    That one is kept wherever a copy could be, so a threshold changes nothing here.
+    The earlier pair is kept whenever a copy could be, so the threshold does not matter here.
     """
     copies = np.zeros(scored.num_rows, bool)
     if sentences is None or not scored.num_rows:
@@ -129,10 +129,10 @@ def yield_curve(
     temperature: float | None = None,
     thresholds: Sequence[float] = THRESHOLDS,
 ) -> dict:
-    """How many pairs each threshold would keep, and their share of the gold pairs: what ``mining/yield.json`` holds.
+    """Pairs kept at each threshold, and their share of the gold pairs: the content of ``mining/yield.json``.
 
-    Goes over any number of blocks; ``threshold`` is the one in force, if any. Blocks may cut a question in two, but not with
-    ``sentences``, which keep copies out as in ``select_silver``.
+    Goes over any number of blocks; ``threshold`` is the one in force, if any. Blocks may split a question, but not with
+    ``sentences``, which excludes copies as in ``select_silver``.
     """
     asked = np.unique([*thresholds, *([] if threshold is None else [threshold])])
     pairs, candidates = np.zeros(len(asked), np.int64), 0
@@ -157,7 +157,7 @@ class Selection(NamedTuple):
     curve: dict  # yield_curve
     examples: pa.Table  # choose_examples
     kept: int
-    right: int  # of the kept ones, where that is known
+    right: int  # kept pairs that are right, if known
 
 
 def write_selection(
@@ -198,14 +198,14 @@ def training_pairs(
     gold_scored: pa.Table | None = None,
     known: Mapping[str, Sequence[int]] | None = None,
 ) -> pa.Table:
-    """What the dual encoder is trained on, by question and sentence: gold of weight 1, kept silver pairs of theirs.
+    """The training pairs of the dual encoder, by question and sentence: gold with weight 1, kept silver with its own.
 
-    ``hard_negatives`` gives every pair so many rejected candidates of its question with p of at most ``negative_p``, in
-    the order of their better rank: found early, and yet no answer. As with the cross-encoder's negatives (methods 5.2), none
-    has the words of an answer of the question, gold or kept, in any order, nor those of another negative.
-    ``known`` are bag keys of what answers a question's text under any id (``positives``): none of it is a negative.
-    ``gold_scored`` has the cross-encoder's logits of gold pairs {question_id, sentence_id, logit}, where a loss wants them.
-    A pair that is gold and silver is gold.
+    ``hard_negatives`` gives every pair up to that many rejected candidates of its question with p of at most ``negative_p``,
+    in the order of their better rank: found early, yet no answer. As with the cross-encoder's negatives (methods 5.2), none
+    has the words of an answer of the question, gold or kept, in any order, or those of another negative.
+    ``known``: bag keys of all answers to a question's text under any id (``positives``), never used as negatives.
+    ``gold_scored`` has the cross-encoder's logits of gold pairs {question_id, sentence_id, logit}, if a loss needs them.
+    A pair that is gold and silver counts as gold.
     """
     rows: dict[tuple[str, str], dict] = {}
     logits: dict[tuple[str, str], float | None] = {}
@@ -259,7 +259,7 @@ def _hard_negatives(
 def choose_examples(silver: pa.Table, *, seed: int, count: int = EXAMPLES) -> pa.Table:
     """Up to ``count`` kept and ``count`` rejected pairs, kept ones first, by a hash of (seed, ids).
 
-    Blocks may be chosen from one by one: what is chosen from their choices is what is chosen from all at once.
+    Choosing from each block, then from those choices, gives the same pairs as choosing from all blocks at once.
     """
     keys = np.array([text_hash(f"{question}\0{sentence}") for question, sentence in _pairs(silver)], np.int64)
     drawn = silver.append_column("drawn", pa.array(keyed_uniform(seed, 0, "example", keys)))
@@ -287,7 +287,7 @@ def mined_table(silver: pa.Table, questions: pa.Table, sentences: SentenceTable,
 
 
 def example_table(chosen: pa.Table, gold: pa.Table, sentences: SentenceTable) -> pa.Table:
-    """Chosen mined rows with the texts of the gold answers: what ``mining/examples.parquet`` holds."""
+    """Chosen mined rows with the texts of the gold answers: the content of ``mining/examples.parquet``."""
     judged = of_questions(gold, pc.unique(chosen["question_id"]))
     texts = sentences.texts(sentences.rows_of(judged["sentence_id"], "the gold sentence")).to_pylist()
     answers: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What trials of a sweep over retrieval share, and what each makes of its own."""
+"""Trials of a retrieval sweep: shared stages, and each trial's own."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from raydist.runs.run import Run
 
 
 def shared_settings(config: Config, *, all_stages: bool = True) -> dict[str, Any]:
-    """The settings that decide what trials share: all stages up to the scores."""
+    """The settings that determine the shared stages: all up to the scores."""
     return roles.shared_settings(config)
 
 
 def base_settings(config: Config) -> dict[str, Any]:
-    """The settings that decide what the cross-encoder is."""
+    """The settings that determine the cross-encoder."""
     return roles.shared_settings(config, cross_encoder=True)
 
 
 def prepare_trials(run: Run, *, all_stages: bool = True) -> dict[str, str]:
-    """Make all that does not depend on a trial's own settings; the fingerprints of its corpora."""
+    """Make everything that does not depend on a trial's own settings; return the fingerprints of its corpora."""
     corpora = open_corpora(run)
     report_overlap(run, corpora, is_ranked=True)
     corpus, encoder = corpora["train"], flow.mining_encoder(run)
@@ -35,7 +35,7 @@ def prepare_trials(run: Run, *, all_stages: bool = True) -> dict[str, str]:
 
 
 def run_trial(run: Run, *, callbacks: Sequence[Any] = ()) -> dict[str, str]:
-    """Train and score one trial; the fingerprints of its corpora. Retrievers of earlier rounds are deleted."""
+    """Train and score one trial; return the fingerprints of its corpora. Retrievers of earlier rounds are deleted."""
     corpora = open_corpora(run)
     cross_encoder, retrievers = flow.train_all(run, corpora["train"], callbacks=callbacks)
     flow.score_methods(run, cross_encoder, retrievers, corpora)

@@ -29,7 +29,7 @@ class Vocabulary:
         return {**string_arrays("terms", terms), "heads": _heads(terms)}
 
     def find(self, terms: Sequence[str]) -> np.ndarray:
-        """The number of each term, -1 for one that is not here."""
+        """The number of each term, -1 if absent."""
         asked = pa.array(terms, pa.large_string())
         heads = _heads(asked)
         first, last = np.searchsorted(self.heads, heads), np.searchsorted(self.heads, heads, side="right")
@@ -38,7 +38,7 @@ class Vocabulary:
         is_it = pc.equal(self.terms.take(pa.array(first[same_head])), asked.take(pa.array(same_head)))
         is_it = is_it.to_numpy(zero_copy_only=False)
         found[same_head[is_it]] = first[same_head[is_it]]
-        for place in same_head[~is_it].tolist():  # longer than eight bytes, and not the first of those that begin so
+        for place in same_head[~is_it].tolist():  # longer than eight bytes, and not the first with that head
             at = bisect_left(range(last[place]), terms[place], lo=first[place], key=lambda i: self.terms[i].as_py())
             if at < last[place] and self.terms[at].as_py() == terms[place]:
                 found[place] = at

@@ -61,7 +61,7 @@ def _blank_between_words(text: str) -> str:
 
 
 def stop_words(given: str | Sequence[str]) -> list[str]:
-    """`none`, `english`, or words as people write them, in the form that texts are compared in: "Don't" is don and t."""
+    """Stop words from `none`, `english` or a list, normalised like indexed text: "Don't" becomes don and t."""
     named: dict[str, Iterable[str]] = {"none": (), "english": ENGLISH_STOP_WORDS}
     words = named[given] if isinstance(given, str) else given
     return sorted({part for word in words for part in _blank_between_words(word).split()})
@@ -71,7 +71,7 @@ def stop_words(given: str | Sequence[str]) -> list[str]:
 class WordRules:
     """Text to terms: NFKC, lower case, words of ``min_chars`` or more; then stop words out and, if asked, stems."""
 
-    min_chars: int = 2  # does not concern scripts written without blanks
+    min_chars: int = 2  # ignored for scripts written without blanks
     stop_words: frozenset[str] = field(default_factory=frozenset)
     stemmer: str = ""  # a Snowball language such as "english"; needs PyStemmer
 
