@@ -150,7 +150,7 @@ def _parsed(line: int, raw: bytes) -> Row:
 class _BrokenRecord(csv.Error):
     def __init__(self, line: int, error: csv.Error) -> None:
         super().__init__(str(error))
-        self.line = line  # where it starts
+        self.line = line  # its first line
 
 
 def _text(stream: IO[bytes]) -> io.TextIOWrapper:

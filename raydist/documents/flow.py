@@ -206,7 +206,7 @@ def _widened(before: Known, after: Known) -> list[str]:
     return [f"column {name} was {old} and is {new}" for name, (old, new) in kinds.items() if old != new]
 
 
-# --- what is rejected ------------------------------------------------------------------------------------------------
+# --- rejected rows ---------------------------------------------------------------------------------------------------
 
 
 def _report(run: Run, known: Known, owners: Mapping[str, str], found: Scan) -> None:

@@ -165,7 +165,7 @@ class Pfa(Objective):
 
     With ``every`` = n it acts in one step of n, with the same weights: n is meant to lower its share of the training.
     ``critic_steps`` moves H that many times before the step, each tensor by ``critic_lr`` in root mean square along its
-    gradient, which is Adam's size of a step with no state to keep, to checkpoint or to synchronise; gradients are summed over
+    gradient: Adam's step size without any state to keep, to checkpoint or to synchronise; gradients are summed over
     ranks, so H stays the same everywhere.
 
     >>> import torch, raydist

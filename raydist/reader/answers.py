@@ -78,7 +78,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class ReadingSettings:
-    """How pairs are cut into windows and spans are searched; the names are those of a config's `data` and `predict`."""
+    """Settings of windows and of the span search, named as in a config's `data` and `predict`."""
 
     max_length: int = 384
     max_question_length: int = 64

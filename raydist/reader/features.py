@@ -22,7 +22,7 @@ WINDOW_SCHEMA = pa.schema(
         ("passage", pa.int64()),  # hash of the passage
         ("answer", pa.int64()),  # hash of the normalised gold text
         ("input_ids", pa.list_(pa.int32())),
-        ("token_types", pa.list_(pa.int8())),  # empty where the model has none
+        ("token_types", pa.list_(pa.int8())),  # empty if the model has none
         ("cls", pa.int16()),  # position of the null span
         ("question_start", pa.int16()),  # [start, end) in tokens
         ("question_end", pa.int16()),

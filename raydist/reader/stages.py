@@ -44,7 +44,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Reading:
-    """How rows become examples."""
+    """Settings for reading rows as examples."""
 
     format: str
     language: str | None

@@ -129,7 +129,7 @@ def clip_gradients(task: nn.Module, clip_norm: float) -> list[float]:
 
 
 def total_loss(terms: Mapping[str, Term], weights: Mapping[str, float]) -> Tensor:
-    """The one place where weights act. This rank's share of the loss: shares add up over ranks and groups."""
+    """This rank's share of the loss; shares add up over ranks and groups. The only place that applies weights."""
     return torch.stack([weights[name] * term.mean.float() for name, term in terms.items() if name in weights]).sum()
 
 
