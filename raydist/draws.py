@@ -1,4 +1,4 @@
-"""Keyed draws: choices that depend on a seed and a row's own key, never on workers, order or what else is there."""
+"""Keyed draws: choices that depend on a seed and a row's own key, never on workers, order or other rows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-VERSION = 2  # of the draws: results that were drawn otherwise are not taken for current ones
+VERSION = 2  # of the draws: invalidates results of older draws
 
 
 def keyed_uniform(seed: int, step: int, stream: str, keys: np.ndarray) -> np.ndarray:
     """One number in [0, 1) per key, a pure function of (seed, step, stream, key): the same on every rank and after a resume.
 
-    Seed, step and stream make one cryptographic hash, so that near seeds have nothing in common; each key is mixed before that
-    comes in and after, so that no other seed draws the same numbers for other keys.
+    Seed, step and stream make one cryptographic hash, so that near seeds are unrelated; each key is mixed before and after
+    adding it, so that no other seed draws the same numbers for other keys.
     """
     digest = blake2b(f"{int(seed)} {int(step)} {stream}".encode(), digest_size=16).digest()
     first, second = np.frombuffer(digest, "<u8")
@@ -41,7 +41,7 @@ def text_hashes(texts: Sequence[str]) -> np.ndarray:
 
 
 def choose_rows(keys: np.ndarray, count: int | None, seed: int, stream: str) -> np.ndarray:
-    """Row numbers of a seeded choice by key, in their order: the same rows whatever else is in the set. All of them if None."""
+    """Row numbers of a seeded choice by key, in their order, independent of the set's other rows. None: all rows."""
     if count is None or count >= len(keys):
         return np.arange(len(keys))
     return np.sort(np.argsort(keyed_uniform(seed, 0, stream, keys), kind="stable")[:count])
@@ -57,7 +57,7 @@ def draw_questions(ids: Sequence[str], seed: int, adversarial: bool = False) -> 
 
 @dataclass(frozen=True)
 class Fold:
-    """The questions that are drawn for one of several folds."""
+    """The questions drawn for one of several folds."""
 
     seed: int
     fold: int
@@ -73,13 +73,13 @@ class Fold:
 
 @dataclass(frozen=True)
 class Choice:
-    """A seeded choice of questions, as the highest draw that is still taken: a worker needs nothing but its own rows."""
+    """A seeded choice of questions, as the highest accepted draw: a worker needs only its own rows."""
 
     seed: int
     adversarial: bool
     highest: float
-    leave_out: tuple[int, int] | None  # fold and folds: its questions are not taken
-    only: tuple[int, int] | None = field(default=None, metadata={"later": True})  # fold and folds: no other questions are taken
+    leave_out: tuple[int, int] | None  # fold and folds: rejects its questions
+    only: tuple[int, int] | None = field(default=None, metadata={"later": True})  # fold and folds: accepts only its questions
 
     @property
     def known_by(self) -> dict[str, Any]:

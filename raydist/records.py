@@ -1,4 +1,4 @@
-"""Rows that cross the border between two stages, as plain classes and as Arrow schemas."""
+"""Rows passed between stages, as plain classes and as Arrow schemas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Example:
     is_impossible: bool = False  # SQuAD v2: the passage does not answer the question
     file: str = ""
     line: int = 0  # 1-based; for a JSON document, the ordinal of the question in it
-    golds: list[str] = field(default_factory=list)  # texts that count as right, as the file has them; left out: the answers'
+    golds: list[str] = field(default_factory=list)  # accepted texts, as in the file; default: the answers' texts
 
     def __post_init__(self) -> None:
         self.golds = self.golds or [answer.text for answer in self.answers]
@@ -38,32 +38,32 @@ class Example:
 
 @dataclass(slots=True)
 class Rejected:
-    """A row, or one answer of a row, that was left out, and why."""
+    """A rejected row, or rejected answer of a row, and the reason."""
 
     file: str
     line: int
     id: str
     what: str  # "question" or "answer"
-    reason: str  # one of a few fixed phrases, so that they can be counted
-    detail: str  # what was seen
-    unit: str = "line"  # what `line` counts: lines, or the questions of a JSON document, or rows of a table
+    reason: str  # one of a few fixed phrases, for counting
+    detail: str  # the value found
+    unit: str = "line"  # the unit of `line`: lines, questions of a JSON document, or rows of a table
 
 
 @dataclass(slots=True)
 class ReadCounts:
-    """How much was read and how much of it was refused."""
+    """Numbers of questions and answers read and rejected."""
 
     questions: int = 0
     answers: int = 0
     questions_rejected: int = 0
     answers_rejected: int = 0
     answers_repaired: int = 0
-    answers_unplaced: int = 0  # gold texts that are no label, since they are not where their offset says: scored all the same
+    answers_unplaced: int = 0  # gold texts not at their offset: no label, but scored
     several_occurrences: int = 0  # answers given without offset whose text occurs more than once
-    not_extractive: int = 0  # yes/no and other answers that are no piece of the passage by design
-    unlabelled: int = 0  # questions that were taken without answers, and not because they have none
-    impossible: int = 0  # questions that are said to have none
-    language_assumed: int = 0  # questions of whose language nothing is said: taken for English
+    not_extractive: int = 0  # yes/no and other answers that are by design no piece of the passage
+    unlabelled: int = 0  # questions accepted without answers, but not marked as impossible
+    impossible: int = 0  # questions marked as having no answer
+    language_assumed: int = 0  # questions without a stated language: treated as English
     reasons: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -125,7 +125,7 @@ PREDICTION_SCHEMA = pa.schema(
     ]
 )
 
-# One row per question of a test set, written to <run>/evaluation/<test set>.parquet: every score can be looked at.
+# One row per question of a test set, written to <run>/evaluation/<test set>.parquet, for inspection.
 EVALUATION_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -133,15 +133,15 @@ EVALUATION_SCHEMA = pa.schema(
         ("context", pa.string()),
         ("language", pa.string()),
         ("answers", pa.list_(pa.string())),  # gold texts
-        ("prediction", pa.string()),  # null: there was none; "": left unanswered
-        ("start", pa.int32()),  # of the prediction, in characters; -1 where it is unknown or empty
+        ("prediction", pa.string()),  # null: missing; "": left unanswered
+        ("start", pa.int32()),  # of the prediction, in characters; -1 if unknown or empty
         ("probability", pa.float32()),
         ("em", pa.float32()),  # 0 or 100
         ("f1", pa.float32()),  # 0 to 100
     ]
 )
 
-ASKED_SCHEMA = pa.schema(  # what became of a question that was put to documents; places count from 0, -1 is nowhere
+ASKED_SCHEMA = pa.schema(  # the outcome of a question to documents; places count from 0, -1: none
     [
         ("id", pa.string()),
         ("cause", pa.string()),  # right, misread, lost in ranking, not retrieved, not in the documents
@@ -149,15 +149,15 @@ ASKED_SCHEMA = pa.schema(  # what became of a question that was put to documents
         ("probability", pa.float32()),
         ("document_id", pa.string()),
         ("passage_id", pa.string()),
-        ("held_at", pa.int32()),  # the first passage with an answer, as they were found
-        ("gold_at", pa.int32()),  # the first that is known to answer
-        ("ranked_at", pa.int32()),  # the first with an answer, as they were ranked anew
+        ("held_at", pa.int32()),  # the first retrieved passage with an answer
+        ("gold_at", pa.int32()),  # the first gold passage
+        ("ranked_at", pa.int32()),  # the first with an answer, after reranking
     ]
 )
 
-# --- mining (docs/methods.md 5). Ids and numbers only: texts are looked up where a model or a person reads them.
+# --- mining (docs/methods.md 5). Ids and numbers only: texts are looked up when a model or a person reads them.
 
-HIT_SCHEMA = pa.schema(  # what one retriever found
+HIT_SCHEMA = pa.schema(  # the hits of one retriever
     [
         ("question_id", pa.string()),
         ("sentence_id", pa.string()),
@@ -166,16 +166,16 @@ HIT_SCHEMA = pa.schema(  # what one retriever found
     ]
 )
 
-# Training pairs of the cross-encoder: a gold answer, or a negative and where it was drawn from.
+# Training pairs of the cross-encoder: a gold answer, or a negative with its source.
 LABELLED_PAIR_SCHEMA = pa.schema(
     [
         ("question_id", pa.string()),
         ("sentence_id", pa.string()),
         ("label", pa.int8()),  # 1: gold
-        ("asked", pa.string()),  # gold, or the source that was to be drawn from: bm25, dense, same_doc
-        ("source", pa.string()),  # the source drawn from: the same, or where that had nothing left, bm25 or pool
+        ("asked", pa.string()),  # gold, or the requested source: bm25, dense, same_doc
+        ("source", pa.string()),  # the actual source: the requested one, or if that was exhausted, bm25 or pool
         ("number", pa.int32()),  # of the gold answer, or of the draw, within question and source
-        ("rank", pa.int32()),  # of a negative in its source; null where that has no ranks
+        ("rank", pa.int32()),  # of a negative in its source; null if that has no ranks
         ("is_dev", pa.bool_()),
     ]
 )
@@ -184,11 +184,11 @@ CANDIDATE_SCHEMA = pa.schema(
     [
         ("question_id", pa.string()),
         ("sentence_id", pa.string()),
-        ("bm25_rank", pa.int32()),  # from 1; null where BM25 did not find it
+        ("bm25_rank", pa.int32()),  # from 1; null if BM25 did not find it
         ("bm25_score", pa.float32()),
         ("dense_rank", pa.int32()),
         ("dense_score", pa.float32()),
-        ("same_doc", pa.bool_()),  # taken because it stands in the document of a gold answer
+        ("same_doc", pa.bool_()),  # a candidate for being in the document of a gold answer
     ]
 )
 
@@ -196,8 +196,8 @@ SCORED_SCHEMA = pa.schema(
     [
         *CANDIDATE_SCHEMA,
         ("logit", pa.float32()),
-        ("p", pa.float32()),  # that the sentence answers the question
-        ("cross_encoder", pa.string()),  # fingerprint of the model that says so
+        ("p", pa.float32()),  # probability that the sentence answers the question
+        ("cross_encoder", pa.string()),  # fingerprint of the model behind `p`
     ]
 )
 
@@ -206,25 +206,25 @@ SILVER_SCHEMA = pa.schema(
         *SCORED_SCHEMA,
         ("sources", pa.list_(pa.string())),
         ("kept", pa.bool_()),
-        ("why_not", pa.string()),  # null where it is kept
-        ("weight", pa.float32()),  # 0 where it is not
+        ("why_not", pa.string()),  # null if kept
+        ("weight", pa.float32()),  # 0 if rejected
     ]
 )
 
-# What the dual encoder is trained on.
+# Training rows of the dual encoder.
 TRAINING_PAIR_SCHEMA = pa.schema(
     [
         ("question_id", pa.string()),
         ("sentence_id", pa.string()),
         ("weight", pa.float32()),
         ("is_gold", pa.bool_()),
-        ("logit", pa.float32()),  # the cross-encoder's; null where it was not asked
+        ("logit", pa.float32()),  # the cross-encoder's; null if it did not score the pair
         ("negatives", pa.list_(pa.string())),  # mined hard negatives of the question, hardest first
         ("negative_logits", pa.list_(pa.float32())),
     ]
 )
 
-# A value of each question of a test set by each method: <run>/ranked/<test set>.parquet, for paired tests.
+# Scores of every question of a test set under each method: <run>/ranked/<test set>.parquet, for paired tests.
 RANKED_SCHEMA = pa.schema(
     [
         ("question_id", pa.string()),
@@ -236,17 +236,17 @@ RANKED_SCHEMA = pa.schema(
     ]
 )
 
-# Silver rows as people read them: <run>/mining/silver.parquet.
+# Silver rows in readable form: <run>/mining/silver.parquet.
 MINED_SCHEMA = pa.schema(
     [
         *SILVER_SCHEMA,
         ("question", pa.string()),
         ("sentence", pa.string()),
-        ("right", pa.bool_()),  # whether it answers the question; null where nobody knows, as of all data but the sample
+        ("right", pa.bool_()),  # whether it answers the question; null if unknown, as for all data but the sample
     ]
 )
 
-# Some kept and some rejected ones, for the report: <run>/mining/examples.parquet.
+# Some kept and some rejected rows, for the report: <run>/mining/examples.parquet.
 MINED_EXAMPLE_SCHEMA = pa.schema([*MINED_SCHEMA, ("gold", pa.list_(pa.string()))])
 
 
@@ -255,7 +255,7 @@ def examples_table(examples: Iterable[Example]) -> pa.Table:
 
 
 def name_rejected(rows: Iterable[Rejected]) -> str:
-    """Why rows were left out, how often, and the first of each kind: for a message where nothing is left. Empty if none was."""
+    """The reasons for rejection with counts and first rows, for a message if no row is left. Empty if none was rejected."""
     by_reason: dict[str, list[Rejected]] = {}
     for row in rows:
         by_reason.setdefault(row.reason, []).append(row)
@@ -273,11 +273,11 @@ def rejected_table(rows: Iterable[Rejected]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How one question fared."""
+    """The scores of one question."""
 
     id: str
     language: str
-    prediction: str | None  # None: there was none
+    prediction: str | None  # None: missing
     em: float  # 0 or 100
     f1: float
     has_answer: bool

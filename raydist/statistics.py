@@ -1,9 +1,9 @@
-"""How far a score would move with other questions, and a difference with other seeds: bootstrap over seeds, then questions.
+"""Uncertainty of a score over questions, and of a difference over seeds: bootstrap over seeds, then questions.
 
-What is resampled, with replacement, is the rows that are averaged: questions, or for AddSent and AddOneSent original questions
-(``adversarial_scores`` has one row for each). The passages stay as they are, and questions about one are taken for
-independent. Of one run, or one run against another, the model and its seed stay, too: that says nothing about another
-training; groups of runs with several seeds do (``compare_groups``).
+The averaged rows are resampled, with replacement: questions, or for AddSent and AddOneSent original questions
+(``adversarial_scores`` returns one row for each). Passages stay fixed, and questions about the same one count as independent.
+For one run, or one run against another, model and seed stay fixed, too, so the result does not extend to another training;
+groups of runs with several seeds do (``compare_groups``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUMBERS_AT_ONCE = 1 << 21  # bounds the memory
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and the interval that holds it with 95 % (or as asked) confidence."""
+    """A mean and its interval, of 95 % confidence or the given level."""
 
     mean: float
     low: float
@@ -32,7 +32,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The second run's mean less the first's, its interval, and how likely so large a difference is if there is none."""
+    """The second run's mean less the first's, its interval, and the p-value of no difference."""
 
     difference: float
     low: float
@@ -80,10 +80,10 @@ def paired_bootstrap(
     level: float = 0.95,
     resampled: str = "questions",
 ) -> Comparison:
-    """Compare two runs by their scores (id -> score) on the same questions; positive means that the second is better.
+    """Compare two runs by their scores (id -> score) on the same questions; positive: the second is better.
 
-    Questions are drawn together with both their scores. The p-value is the share of draws whose difference lies at least as far
-    from the observed difference as that lies from 0, the observed one counted among them.
+    Questions are drawn together with both their scores. The p-value is the share of draws whose difference is at least as far
+    from the observed one as that is from 0; the observed one counts as a draw.
     """
     return compare_groups([first], [second], samples=samples, seed=seed, level=level, resampled=resampled)
 
@@ -100,8 +100,8 @@ def compare_groups(
     """Compare two groups of runs that differ in their seed, by scores (id -> score) on the same questions.
 
     A bootstrap over seeds, then questions. Three seeds drawn with replacement would understate their spread by a fifth, and its
-    tails: what seeds add to a draw is therefore from Student's distribution around 0, as wide as the seeds of both groups are
-    apart. One seed in each group says nothing of others: then the draws are of questions alone.
+    tails: so the seeds' part of a draw comes from Student's distribution around 0, scaled to the spread of the seeds of both
+    groups. One seed per group gives no spread: then only questions are drawn.
     """
     ids = first[0].keys()
     for run in (*first, *second):
@@ -121,7 +121,7 @@ def compare_groups(
 
 
 def _seed_noise(means: Sequence[np.ndarray], samples: int, seed: int) -> np.ndarray:
-    """What other seeds would add to the difference of two groups' means; their variance is pooled."""
+    """The contribution of other seeds to the difference of two groups' means, from their pooled variance."""
     freedom = sum(len(group) - 1 for group in means)
     if not freedom:
         return np.zeros(samples)
@@ -131,8 +131,8 @@ def _seed_noise(means: Sequence[np.ndarray], samples: int, seed: int) -> np.ndar
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values of a table's tests, corrected for how many they are (Holm): where none of them differs, one below 0.05 has a
-    chance of 5 % in the whole table."""
+    """The p-values of a table's tests, corrected for their number (Holm): with no true difference, the chance of any p-value
+    below 0.05 in the table is 5 %."""
     order = np.argsort(p_values, kind="stable")
     corrected = np.empty(len(order))
     corrected[order] = np.minimum(1, np.maximum.accumulate(np.array(p_values)[order] * np.arange(len(order), 0, -1)))
@@ -142,9 +142,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def adversarial_scores(scores: Sequence[Score]) -> list[Score]:
     """AddSent and AddOneSent (docs/methods.md 3.7): one score per original question, that of its worst adversarial copy.
 
-    The original of an id is what stands before its first ``-``. Rows without prediction are passed over, an original without
-    any prediction scores 0, and the original itself counts only where it has no copy. EM is that of the row with the lowest F1,
-    the first of them in the order of the file. For the report, what is resampled is originals, not rows.
+    The original of an id is the part before its first ``-``. Rows without prediction are skipped, an original without any
+    prediction scores 0, and the original itself counts only if it has no copy. EM is that of the row with the lowest F1, the
+    first of them in file order. The report resamples originals, not rows.
     """
     rows_of: dict[str, list[Score]] = {}
     for score in scores:

@@ -1,9 +1,9 @@
-"""What a value, a question, a sentence must be, for files of questions and for corpora alike.
+"""Validity of values, questions and sentences, for files of questions and for corpora alike.
 
-What is wrong with a row goes to ``Rejected`` under a fixed phrase, and the rest goes on. Of the answers to a question each is
-refused alone, the question only when no valid answer is left: questions read = examples + questions rejected + not
-extractive. Where questions are ``scored``, one that has a gold text stays, since official scripts look at no offset. Of a
-corpus, a question is given up when no gold sentence is left for it.
+A bad row goes to ``Rejected`` under a fixed phrase, and reading continues. Answers to a question are rejected one by one, the
+question only if no valid answer is left: questions read = examples + questions rejected + not extractive. If questions are
+``scored``, one with a gold text stays, since official scripts ignore offsets. In a corpus, a question without any gold sentence
+left is rejected.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from raydist.records import Example, GoldAnswer, ReadCounts, Rejected
 
 
 def is_writable(text: str) -> bool:
-    """Whether UTF-8 can hold a text: it has no lone surrogate."""
+    """Whether a text can be encoded as UTF-8: it has no lone surrogate."""
     if text.isascii():
         return True
     try:
@@ -52,17 +52,17 @@ def is_writable(text: str) -> bool:
 
 
 def writable(text: str) -> str:
-    """The text with question marks for what UTF-8 cannot hold."""
+    """The text with question marks in place of lone surrogates."""
     return text if is_writable(text) else text.encode("utf-8", "replace").decode()
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text holds nothing to read."""
+    """Whether a text has no readable character."""
     return not text or text.isspace()
 
 
 def text_problem(value: Any, *, absent: str, types: tuple[type, ...] = (str,), surrogate: str = LONE_SURROGATE) -> str:
-    """Why a value cannot be taken for a text; empty where it can."""
+    """The reason why a value is no valid text; empty if it is one."""
     if value is None:
         return absent
     if not isinstance(value, types):
@@ -71,12 +71,12 @@ def text_problem(value: Any, *, absent: str, types: tuple[type, ...] = (str,), s
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value is a text that can be written."""
+    """Whether a value is a valid text."""
     return not text_problem(value, absent=MISSING_KEY)
 
 
 def cell_problem(name: str, value: Any) -> str:
-    """Why a value cannot stand in this column of a corpus file, where a number is as good as its text."""
+    """The reason why a value is invalid in this column of a corpus file; a number is as good as its text."""
     if name == "relevance" and isinstance(value, str | int) and not _is_int32(str(value)):
         return WRONG_TYPE
     return text_problem(value, absent=MISSING_KEY, types=(str, int))
@@ -87,14 +87,14 @@ def _is_int32(text: str) -> bool:
 
 
 def needed(row: Mapping[str, Any], key: str) -> Any:
-    """What a row has under a key that it cannot do without."""
+    """The row's value under a required key."""
     if key not in row:
         raise Fault(MISSING_KEY, f"no {key!r} among {some(row)}")
     return row[key]
 
 
 def truth(value: Any) -> bool | None:
-    """is_impossible in any usual spelling; None where it says nothing."""
+    """is_impossible in any usual spelling; None if unset."""
     if value is None or value == "":
         return None
     if isinstance(value, str):
@@ -108,7 +108,7 @@ def truth(value: Any) -> bool | None:
 
 
 class ExampleChecks:
-    """Takes the questions of one source; keeps the examples, what was left out, and the counts."""
+    """Checks the questions of one source; collects examples, rejected rows and counts."""
 
     def __init__(
         self,
@@ -124,20 +124,20 @@ class ExampleChecks:
         unit: str = "row",
         surrogate: str = LONE_SURROGATE,
     ) -> None:
-        self.file, self.unit = file, unit  # unit: what is counted where it says line
-        self.names, self.mapped = names, tuple(mapped)  # of columns; those that were mapped by hand
+        self.file, self.unit = file, unit  # unit: the unit of `line`
+        self.names, self.mapped = names, tuple(mapped)  # column names; those mapped by hand
         self.language, self.repair_offsets = language, repair_offsets
-        self.labelled, self.scored = labelled, scored  # a question needs a label; a gold text is enough to keep it
+        self.labelled, self.scored = labelled, scored  # a question needs a label; a gold text suffices
         self.unanswered_is_impossible = unanswered_is_impossible
-        self.surrogate = surrogate  # what it means that a text cannot be written as UTF-8
+        self.surrogate = surrogate  # the reason for texts that UTF-8 cannot encode
         self.examples: list[Example] = []
         self.rejected: list[Rejected] = []
         self.counts = ReadCounts()
-        self._index_of: dict[tuple[str, str], int] = {}  # (id, language): the translations of a question share its id
-        self._passage: tuple[Any, str] = (object(), "")  # the last one and its id; none yet, and no row holds this one
+        self._index_of: dict[tuple[str, str], int] = {}  # (id, language): translations of a question share its id
+        self._passage: tuple[Any, str] = (object(), "")  # the last one and its id; at first an object that equals no passage
 
     def refuse_row(self, line: int, id: Any, fault: Fault) -> None:
-        """A row that cannot be taken apart counts as one question."""
+        """Reject a row that cannot be parsed; it counts as one question."""
         self.counts.questions += 1
         self._reject(line, id, "question", fault)
 
@@ -167,14 +167,14 @@ class ExampleChecks:
         is_span: bool = True,
         golds: Sequence[Any] | None = None,
     ) -> None:
-        """Check one question with its (text, offset or None) answers; keep it or say why not. A Fault is raised first.
+        """Check one question with its (text, offset or None) answers; keep or reject it. A Fault is raised first.
 
-        ``golds`` are the texts that count as right where these are others than the answers'. An answer that `is_span` denies is
-        no piece of the passage by design.
+        ``golds``: the accepted texts, if they differ from the answers'. Without `is_span`, the answer is by design no piece of
+        the passage.
         """
         self._check_text(question, "question", EMPTY_QUESTION)
         right = self._golds([text for text, _ in answers] if golds is None else golds)
-        if self.scored and right and not context:  # scored without a passage, too: nothing is found there
+        if self.scored and right and not context:  # scored even without a passage, in which nothing is found
             context = ""
             self._passage = (context, passage_id(context))
         if context is not self._passage[0]:
@@ -219,7 +219,7 @@ class ExampleChecks:
         )
 
     def _golds(self, texts: Sequence[Any]) -> list[str]:
-        """What can be compared with, each text once: also where it is empty, as the official scripts do."""
+        """The texts to compare with, each once; empty ones, too, as in the official scripts."""
         return list(dict.fromkeys(text for text in texts if isinstance(text, str) and is_writable(text)))
 
     def _labels(
@@ -232,7 +232,7 @@ class ExampleChecks:
         is_impossible: bool,
         golds: Sequence[str],
     ) -> list[GoldAnswer]:
-        """The answers that can be labels; the others are refused one by one."""
+        """The answers usable as labels; the others are rejected one by one."""
         if self.labelled and not answers and not is_impossible:
             raise Fault(UNLABELLED, short(question))
         valid: list[GoldAnswer] = []
@@ -261,7 +261,7 @@ class ExampleChecks:
         self._check_text(text, "answer", EMPTY_ANSWER)
         if start is None:
             return self._first_occurrence(context, text.strip())
-        if isinstance(start, float) and start.is_integer():  # a table column that also holds nulls
+        if isinstance(start, float) and start.is_integer():  # from a table column with nulls
             start = int(start)
         if type(start) is not int:
             raise Fault(WRONG_TYPE, f"the offset of {short(text)} is {kind(start)}")
@@ -292,7 +292,7 @@ class ExampleChecks:
             raise Fault(empty, "null" if text is None else repr(text[:20]))
 
     def _id_text(self, id: Any, question: str) -> str:
-        """The id as text; where there is none, one made of question and passage."""
+        """The id as text; a missing one is made from question and passage."""
         if id is None or id == "":
             return text_id(f"{question}\0{self._passage[1]}")
         if type(id) is int:
@@ -319,7 +319,7 @@ def whole_and_new(
 
 
 def asked_once(questions: Iterable[dict[str, Any]], rejected: list[Rejected]) -> dict[str, dict[str, Any]]:
-    """The questions that have a text, by an id that has not come before."""
+    """The questions with a text and a new id, by id."""
     asked: dict[str, dict[str, Any]] = {}
     for row in questions:
         id = row["question_id"]
@@ -335,7 +335,7 @@ def asked_once(questions: Iterable[dict[str, Any]], rejected: list[Rejected]) ->
 def gold_of(
     gold: Iterable[dict[str, Any]], asked: Container[str], known: KnownIds, rejected: list[Rejected]
 ) -> list[dict[str, Any]]:
-    """The gold answers, each once, that are about a question and stand in the corpus."""
+    """The gold answers, each once, whose question and sentence exist."""
     refused = {row.id for row in rejected if row.what == "question"}
     pairs: dict[tuple[str, str], dict[str, Any]] = {}
     gold = list(gold)
@@ -353,7 +353,7 @@ def gold_of(
 def answered(
     asked: Mapping[str, dict[str, Any]], gold: Iterable[dict[str, Any]], rejected: list[Rejected]
 ) -> list[dict[str, Any]]:
-    """The questions for which a gold answer is left."""
+    """The questions with a gold answer left."""
     with_gold = {row["question_id"] for row in gold}
     for id, row in asked.items():
         if id not in with_gold:

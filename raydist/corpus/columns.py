@@ -1,4 +1,4 @@
-"""What the columns of a file are called: our names -> the file's."""
+"""Column names of files: our names -> the file's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = ("id", "question", "context", "answer", "answers", "answer_start", "ti
 
 
 def column_names(columns: Mapping[str, str] | None) -> dict[str, str]:
-    """What each of COLUMNS is called in the file."""
+    """The file's name of each of COLUMNS."""
     for name in columns or {}:
         if name not in COLUMNS:
             raise InputError(f"columns: unknown name {name!r}; wanted some of {', '.join(COLUMNS)}{nearest(name, COLUMNS)}")
@@ -31,7 +31,7 @@ def column_names(columns: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def check_columns(path: str, seen: Sequence[str], columns: Mapping[str, str]) -> None:
-    """Question and passage must be there, and every column that was mapped by hand."""
+    """Require question, passage and every column mapped by hand."""
     names = column_names(columns)
     for name in dict.fromkeys(("question", "context", *columns)):
         if names[name] not in seen:
@@ -43,7 +43,7 @@ def check_columns(path: str, seen: Sequence[str], columns: Mapping[str, str]) ->
 
 # --- files of a corpus -----------------------------------------------------------------------------------------------
 
-BLOCK_ROWS = 1024  # of a file, read and handed on together
+BLOCK_ROWS = 1024  # rows of a file per block
 _OPTIONAL = {"title": "", "language": "en", "document_id": "", "relevance": 1}
 
 
@@ -58,8 +58,8 @@ def read_table(
 ) -> Iterator[pa.Table]:
     """Blocks of a Parquet, CSV, TSV or JSON Lines file with the wanted columns (``columns``: our name -> the file's), and line.
 
-    A row without one of them, or with something else than text or a number there, is refused; title, language,
-    document_id and relevance may be absent, unless the first of the wanted, which is the row's id.
+    A row that lacks one of them, or has neither text nor a number there, is rejected; title, language, document_id and
+    relevance are optional, unless first of the wanted, which is the row's id.
     """
     rejected = [] if rejected is None else rejected
     schema = pa.schema([*((name, pa.int32() if name == "relevance" else pa.string()) for name in wanted), ("line", pa.int64())])
@@ -68,7 +68,7 @@ def read_table(
 
 
 def in_blocks(rows: Iterable[T], size: int | None = None) -> Iterator[list[T]]:
-    """Rows in lists of this size, BLOCK_ROWS if there is none."""
+    """Rows in lists of this size, by default BLOCK_ROWS."""
     rows = iter(rows)
     while block := list(islice(rows, size or BLOCK_ROWS)):
         yield block
@@ -77,7 +77,7 @@ def in_blocks(rows: Iterable[T], size: int | None = None) -> Iterator[list[T]]:
 def wanted_rows(
     path: Path, wanted: Sequence[str], columns: Mapping[str, str] | None, what: str, rejected: list[Rejected]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The wanted columns of each row under our names, and line; and the row as it is."""
+    """The wanted columns of each row under our names, with line; and the raw row."""
     names = {name: (columns or {}).get(name, name) for name in wanted}
     optional = {name: value for name, value in _OPTIONAL.items() if name != wanted[0]}
     seen_columns = False

@@ -22,7 +22,7 @@ Spans = Sequence[tuple[int, int]]
 
 
 def cut_documents(documents: pa.Table) -> pa.Table:
-    """Passages of documents {document_id, text, title?, language?}: what stands between blank lines."""
+    """Passages of documents {document_id, text, title?, language?}: the text between blank lines."""
     rows = []
     for document in documents.to_pylist():
         parts = [part.strip() for part in BLANK_LINE.split(document["text"])]
@@ -40,7 +40,7 @@ def cut_documents(documents: pa.Table) -> pa.Table:
 
 
 def cut_passages(passages: pa.Table, boundaries: Mapping[str, Spans] | None = None) -> pa.Table:
-    """Sentences of passages; a passage that ``boundaries`` names by id is cut there and all others by rule."""
+    """Sentences of passages; cut at their ``boundaries`` (by passage id), if given, else by rule."""
     rows = []
     for passage in passages.to_pylist():
         spans = (boundaries or {}).get(passage["passage_id"])
@@ -54,7 +54,7 @@ def cut_passages(passages: pa.Table, boundaries: Mapping[str, Spans] | None = No
 def sentence_row(
     id: str, text: str, start: int = -1, end: int = -1, language: str = "en", passage_id: str = "", document_id: str = ""
 ) -> dict[str, Any]:
-    """A row of a table of sentences, with the keys of its duplicates."""
+    """A row of a table of sentences, with its duplicate keys."""
     text_key, bag_key = duplicate_keys(text)
     return {
         "sentence_id": id,
@@ -70,7 +70,7 @@ def sentence_row(
 
 
 def fits(spans: Spans, length: int) -> bool:
-    """Whether there are spans, none of them empty, apart from each other, and within a text of this length."""
+    """Whether the spans (at least one) are non-empty, disjoint and within a text of this length."""
     ordered = sorted(spans)
     return bool(ordered) and all(
         0 <= start < end <= after for (start, end), after in zip(ordered, [*(start for start, _ in ordered[1:]), length])

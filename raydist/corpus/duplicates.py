@@ -1,6 +1,6 @@
 """Duplicates are recognised by normalised text (NFKC, case folded, everything but letters, digits and marks a blank).
 
-``text_key`` is equal for exact duplicates, ``bag_key`` for near ones, which have the same words equally often, in any order.
+``text_key`` is equal for exact duplicates, ``bag_key`` for near ones: the same words, equally often, in any order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def normalise_text(text: str) -> str:
 
 
 def duplicate_keys(text: str) -> tuple[int, int]:
-    """A key that exact duplicates share, and one that near duplicates share: the same words in any order."""
+    """The key of exact duplicates, and the key of near duplicates: the same words in any order."""
     normal = normalise_text(text) or text  # texts of punctuation alone are equal only to themselves
     return _key(normal), _key(" ".join(sorted(normal.split())))
 
@@ -29,6 +29,6 @@ def _key(text: str) -> int:
 
 
 def count_duplicates(sentences: pa.Table) -> dict[str, int]:
-    """How many sentences repeat an earlier one: word for word, and with the same words in another order."""
+    """Numbers of sentences that repeat an earlier one: word for word, and with the same words in another order."""
     texts, bags = (len(np.unique(sentences[name].to_numpy())) for name in ("text_key", "bag_key"))
     return {"exact": len(sentences) - texts, "near": texts - bags}

@@ -1,16 +1,16 @@
 """Files of questions -> Example rows, every row checked.
 
-    splits = plan_splits(["data/*.json.gz"])            # pieces that can be read alone, anywhere
-    examples, rejected, counts = read_split(splits[0])  # plain Python; a stage does this for each of the splits
+    splits = plan_splits(["data/*.json.gz"])            # independently readable pieces, on any node
+    examples, rejected, counts = read_split(splits[0])  # plain Python; a stage does this for each split
 
-A format is recognised by content (``formats``). `squad_v2` is never guessed: it says of a squad file or of flat rows that a
-question without answers is impossible. Elsewhere a question without answers is unlabelled, good for prediction: it is accepted,
-with no answers and `is_impossible` false, unless `labelled` says that answers are needed. `scored` keeps what has a gold text,
-also where no answer of it is a piece of the passage. Offsets count code points.
+Formats are recognised by content (``formats``). `squad_v2` is never guessed: in a squad file or flat rows, it makes questions
+without answers impossible. Elsewhere a question without answers is unlabelled, usable for prediction: it is accepted, with no
+answers and `is_impossible` false, unless `labelled` requires answers. `scored` keeps questions with a gold text, even if no
+answer is a piece of the passage. Offsets count code points.
 
-What is wrong with a row goes to `Rejected` (``checks``), what is wrong with a file raises InputError. Memory grows with the
-examples of a split: a piece of a JSON Lines file or some row groups of a Parquet file; but a gzipped file, a CSV file and a
-JSON document, which is read whole, are one split each.
+A bad row goes to `Rejected` (``checks``), a bad file raises InputError. Memory grows with the examples of a split: a piece of a
+JSON Lines file or some row groups of a Parquet file; but a gzipped file, a CSV file and a JSON document, which is read whole,
+are one split each.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from raydist.corpus.rows import (
 from raydist.errors import InputError
 from raydist.records import Example, ReadCounts, Rejected
 
-UNITS = {"lines": "line", "csv": "line", "parquet": "row", "document": "question"}  # what is counted in each layout
+UNITS = {"lines": "line", "csv": "line", "parquet": "row", "document": "question"}  # unit of `line` in each layout
 
 Read = tuple[list[Example], list[Rejected], ReadCounts]
 
 
 @dataclass(frozen=True)
 class Split:
-    """One piece of a data set that can be read alone; plain values, so that it travels."""
+    """An independently readable piece of a data set; plain values, so that it can be sent to workers."""
 
     path: str
     format: str
@@ -64,7 +64,7 @@ class Split:
     scored: bool = False
 
 
-# --- which files, and how to cut them --------------------------------------------------------------------------------
+# --- files and their splits ------------------------------------------------------------------------------------------
 
 
 def plan_splits(
@@ -78,9 +78,9 @@ def plan_splits(
     scored: bool = False,
     max_bytes: int = 64 << 20,
 ) -> list[Split]:
-    """Cut files (globs too) into pieces of about max_bytes; the cuts depend on nothing but the files and max_bytes.
+    """Cut files (globs too) into pieces of about max_bytes; the cuts depend only on the files and max_bytes.
 
-    JSON Lines are cut at line ends, which takes one pass over the file to number the lines, and Parquet between row groups.
+    JSON Lines files are cut at line ends, which takes one pass over the file to number the lines, Parquet between row groups.
     """
     check_format(format, READER_FORMATS, "auto")
     if max_bytes < 1:
@@ -107,7 +107,7 @@ def plan_splits(
 
 
 def _is_read_as(seen: str, format: str) -> bool:
-    """Whether a file that looks like one format may be read as the one that is asked for."""
+    """Whether a file recognised as `seen` may be read as `format`."""
     if format in ("auto", seen) or isinstance(READER_FORMATS[seen], Container):
         return True
     return seen in READER_FORMATS[format].also_reads
@@ -146,7 +146,7 @@ def _cut_parquet(path: str, columns: Mapping[str, str], max_bytes: int) -> list[
 
 
 def read_split(split: Split, named: str | None = None) -> Read:
-    """The examples of one split, what was left out of it, and the counts; rows say `named` where the path is but a copy's."""
+    """The examples of one split, its rejected rows, and the counts; rows name the file `named` if the path is only a copy's."""
     is_csv = split.layout == "csv"
     checks = _checks(
         named or split.path,
@@ -174,7 +174,7 @@ def read_split(split: Split, named: str | None = None) -> Read:
 
 
 def read_files(paths: Sequence[str]) -> tuple[list[Example], list[Rejected]]:
-    """The examples of whole files (globs too), each in the format that it looks like, and what was left out."""
+    """The examples and rejected rows of whole files (globs too), each in its recognised format."""
     examples, rejected = [], []
     for split in plan_splits(paths):
         read, bad, _ = read_split(split)
@@ -195,7 +195,7 @@ def read_rows(
     scored: bool = False,
     first_line: int = 1,
 ) -> Read:
-    """The same checks for rows that are in memory already, such as those of `datasets`; `file` says where they came from."""
+    """The same for rows in memory, such as those of `datasets`; `file` names their source."""
     check_format(format, READER_FORMATS, "auto")
     checks = _checks(
         file,
@@ -252,7 +252,7 @@ def _add_document(document: Any, format: str, checks: ExampleChecks) -> None:
     elif seen and _is_read_as(seen, format):
         READER_FORMATS[format].add_document(document, checks)
     elif isinstance(document, dict) and row_format(document, checks.names):
-        _add_rows([Row(1, document)], format, checks)  # one row, written over several lines
+        _add_rows([Row(1, document)], format, checks)  # a single row, spread over several lines
     else:
         raise InputError(f"{checks.file}: read as {format}, wanted a list of objects, saw {kind(document)}")
 
@@ -273,7 +273,7 @@ def _add_rows(rows: Iterable[Row], format: str, checks: ExampleChecks) -> None:
 
 
 def _format_of_rows(format: str, first: Any, checks: ExampleChecks) -> ReaderFormat:
-    """How rows of this format are read; where it is not said, rows like this first one."""
+    """The reader of rows in this format, or under "auto" in the format of the first row."""
     if format == "auto" or isinstance(READER_FORMATS[format], Container):
         format = row_format(first, checks.names) if isinstance(first, dict) else "qa"
         if not format:

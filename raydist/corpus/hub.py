@@ -1,4 +1,4 @@
-"""Data sets that `datasets` has by hub name or local folder."""
+"""Data sets of the `datasets` library, by hub name or local folder."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from raydist.errors import InputError
 
 
 def load_hub(name: str, split: str, config: str | None = None) -> Any:
-    """A split of a data set that `datasets` has by hub name or local folder; no code from the data set is ever run."""
-    import datasets  # seconds to import, and only needed here
+    """A split of a data set, by hub name or local folder; never runs code from the data set."""
+    import datasets  # takes seconds to import, needed only here
 
     try:
         return datasets.load_dataset(name, config, split=split)
@@ -25,11 +25,11 @@ def load_hub(name: str, split: str, config: str | None = None) -> Any:
 
 
 def hub_format(name: str, format: str = "auto") -> str:
-    """In the hub's squad_v2 a question without answers is impossible, which its rows do not say."""
+    """The format; squad_v2 for the hub's data set of that name, whose rows do not mark impossible questions."""
     return "squad_v2" if format == "auto" and name.rstrip("/").endswith("squad_v2") else format
 
 
 def hub_language(name: str, config: str | None = None) -> str | None:
-    """The language in a data set's config or its own name, by the rule for names of files and folders."""
+    """The language in a data set's config or name, by the rule for names of files and folders."""
     names = [part for part in (config, os.path.basename(name.rstrip("/"))) if part]
     return next(filter(None, (language_of(place) for part in names for place in (part, f"{part}/"))), None)

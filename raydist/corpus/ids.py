@@ -1,4 +1,4 @@
-"""Ids made from texts, and which ids have come so far, for corpora whose ids are too many to keep."""
+"""Ids made from texts, and a compact set of ids, for corpora with too many ids to keep."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def text_id(text: str) -> str:
 
 
 class KnownIds:
-    """Ids by a 64-bit hash of each: eight bytes, where a set of strings takes more than a hundred.
+    """A set of ids as 64-bit hashes: eight bytes each, while a set of strings takes more than a hundred.
 
-    Two ids with one hash would be taken for the same: of a million that happens once in 37 million corpora.
+    Two ids with one hash would be mistaken for each other: with a million ids, in one of 37 million corpora.
     """
 
     def __init__(self) -> None:
-        self._sorted: list[np.ndarray] = []  # each at least twice as long as the next, so that few are looked into
+        self._sorted: list[np.ndarray] = []  # each at least twice as long as the next, so there are few to search
 
     def add(self, ids: Sequence[str]) -> np.ndarray:
-        """Which of these are new, neither of an earlier call nor repeated here; from now on all of them are known."""
+        """Add ids; returns a mask of the new ones, neither known before nor repeated here."""
         hashes = _hashes(ids)
         is_first = np.zeros(len(hashes), bool)
         is_first[np.unique(hashes, return_index=True)[1]] = True
@@ -41,7 +41,7 @@ class KnownIds:
         return is_new
 
     def find(self, ids: Sequence[str]) -> np.ndarray:
-        """Which of these are known."""
+        """A mask of the known ids."""
         return self._found(_hashes(ids))
 
     def __len__(self) -> int:

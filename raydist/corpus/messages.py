@@ -1,4 +1,4 @@
-"""How values and names are shown in messages."""
+"""Values and names as shown in messages."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ _KINDS = {dict: "an object", list: "a list", str: "a text", bool: "a truth value
 
 
 def kind(value: Any) -> str:
-    """What JSON would call it."""
+    """The JSON type of a value."""
     return "null" if value is None else _KINDS.get(type(value), type(value).__name__)
 
 
 def short(value: Any) -> str:
-    """Its first characters, in quotes."""
+    """The first characters of a value, in quotes."""
     text = str(value)
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def some(names: Iterable[Any]) -> str:
-    """The first of some names, and how many more there are."""
+    """The first names, and the number of further ones."""
     names = [str(name) for name in names]
     return (", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")) or "nothing"
 
 
 def nearest(name: str, known: Iterable[Any]) -> str:
-    """The known names that were perhaps meant."""
+    """The known names most like this one."""
     close = difflib.get_close_matches(name, [str(one) for one in known], n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""

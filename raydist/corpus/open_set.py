@@ -1,7 +1,7 @@
-"""A corpus with questions and gold answers, as every format gives it.
+"""A corpus with questions and gold answers, the result of opening any format.
 
-One of any size is an ``OpenSet``, which is read while it is iterated over; one that is read whole is a ``RetrievalSet``. Both
-have ``blocks`` and ``questions_and_gold``, and say in ``rejected`` what was left out.
+A corpus of any size is an ``OpenSet``, streamed during iteration; one read whole is a ``RetrievalSet``. Both have ``blocks``
+and ``questions_and_gold``, and list rejected rows in ``rejected``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Block(NamedTuple):
     file: str
     lines: Sequence[int]  # of each sentence
     sentences: pa.Table
-    passages: pa.Table  # that they stand in
+    passages: pa.Table  # of the sentences
 
 
 @dataclass(slots=True)
 class Judged:
-    """Questions and gold answers as they were read."""
+    """Questions and gold answers, unchecked."""
 
     questions: Iterable[dict[str, Any]] = ()
     gold: Iterable[dict[str, Any]] = ()
@@ -40,40 +40,40 @@ class Judged:
 
 @dataclass(slots=True)
 class RetrievalSet:
-    """A corpus cut into sentences, questions, and which sentences answer which question; consistent by construction."""
+    """A corpus cut into sentences, questions, and gold pairs of question and sentence; consistent by construction."""
 
     passages: pa.Table
     sentences: pa.Table
     questions: pa.Table
     gold: pa.Table
     rejected: list[Rejected] = field(default_factory=list)
-    notes: dict[str, int] = field(default_factory=dict)  # what is not wrong, and yet should be said: a phrase and a count
+    notes: dict[str, int] = field(default_factory=dict)  # remarks on valid input: a phrase and a count
 
     def blocks(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Sentences and passages, as ``OpenSet`` gives them."""
+        """Sentences and passages, as in ``OpenSet``."""
         yield self.sentences, self.passages
 
     def questions_and_gold(self) -> tuple[pa.Table, pa.Table]:
-        """All of both."""
+        """All questions and gold."""
         return self.questions, self.gold
 
 
 class OpenSet:
-    """A set that is read while it is iterated over: ``blocks`` first, to the end, then ``questions_and_gold``.
+    """A set streamed during iteration: ``blocks`` first, to the end, then ``questions_and_gold``.
 
-    What is whole and fits together is kept; ``rejected`` says of the rest why not. Memory: one block, eight bytes for each
-    sentence, and the questions with their gold.
+    Keeps complete and consistent rows; ``rejected`` has the others with reasons. Memory: one block, eight bytes per sentence,
+    and the questions with their gold.
     """
 
     def __init__(self, source: str, blocks: Iterable[Block], judged: Callable[[], Judged], rejected: list[Rejected]) -> None:
-        self.rejected = rejected  # the list that the readers of blocks and questions add to, too
+        self.rejected = rejected  # shared with the readers of blocks and questions
         self.notes: dict[str, int] = {}
         self._source, self._blocks, self._judged = source, blocks, judged
         self._known = KnownIds()
         self._at_end = False
 
     def blocks(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """The sentences that have a text and an id of their own, and the passages that they stand in."""
+        """The sentences with a text and a unique id, and their passages."""
         for file, lines, sentences, passages in self._blocks:
             yield whole_and_new(sentences, "sentence", EMPTY_SENTENCE, file, lines, self._known, self.rejected), passages
         if not len(self._known):
@@ -82,7 +82,7 @@ class OpenSet:
         self._at_end = True
 
     def questions_and_gold(self) -> tuple[pa.Table, pa.Table]:
-        """Questions that have gold in the corpus, and that gold."""
+        """Questions with gold in the corpus, and that gold."""
         assert self._at_end, "which sentences there are is known at the end of the blocks"
         judged = self._judged()
         self.notes = judged.notes
@@ -92,7 +92,7 @@ class OpenSet:
         return pa.Table.from_pylist(questions, QUESTION_SCHEMA), pa.Table.from_pylist(gold, GOLD_SCHEMA)
 
     def whole(self) -> RetrievalSet:
-        """All of it, in memory."""
+        """The whole set, in memory."""
         sentences, passages = zip(*self.blocks())
         questions, gold = self.questions_and_gold()
         return RetrievalSet(pa.concat_tables(passages), pa.concat_tables(sentences), questions, gold, self.rejected, self.notes)
@@ -106,5 +106,5 @@ def read_whole(
     rejected: list[Rejected],
     notes: dict[str, int] | None = None,
 ) -> RetrievalSet:
-    """A set whose sentences are one block."""
+    """A set with a single block of sentences."""
     return OpenSet(source, [block], lambda: Judged(questions, gold, notes or {}), rejected).whole()

@@ -1,4 +1,4 @@
-"""The files that paths and globs stand for."""
+"""Paths and globs -> files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from raydist.errors import InputError
 
 
 def expand_paths(patterns: Sequence[str]) -> list[str]:
-    """The files that paths and globs stand for, sorted, each once."""
+    """The files of paths and globs, sorted, each once."""
     found: set[str] = set()
     for pattern in patterns:
         path = os.path.expanduser(pattern)
         if os.path.isdir(path):
             names = sorted(os.listdir(path))
             raise InputError(f"{pattern} is a directory ({some(names)}); wanted files: give {pattern.rstrip('/')}/* or names")
-        if os.path.exists(path):  # also a file whose name holds [ or *
+        if os.path.exists(path):  # including names that contain [ or *
             found.add(os.path.normpath(path))
             continue
         files = [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)] if glob.has_magic(path) else []
@@ -43,7 +43,7 @@ def _nothing_at(pattern: str, path: str) -> str:
 
 
 def check_there(*paths: Path) -> None:
-    """Files must exist: said now, and not when a long corpus has been read."""
+    """Require files to exist, before a long corpus is read."""
     for path in paths:
         if not Path(path).is_file():
             raise InputError(f"no file {path}; give a file that exists")

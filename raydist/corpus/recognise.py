@@ -1,4 +1,4 @@
-"""What a file of questions is, by its content, and the language of its passages, by its name."""
+"""The format of a file of questions, by its content, and the language of its passages, by its name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ WANTED = "wanted SQuAD, MRQA, HotpotQA or QED JSON, rows with a question and a c
 _LANGUAGES = frozenset(
     "ar bn cs da de el en es fa fi fr he hi hu it ja ko nl pl pt ro ru sv sw te th tr uk ur vi zh".split()  # noqa: SIM905
 )
-_TRANSLATED_BACK = re.compile(r"translate-test[-.]", re.IGNORECASE)  # MLQA's: of any language, in English by now
-_LANGUAGE_IN_NAME = re.compile(  # the hub's mlqa.ar.de is of Arabic passages
+_TRANSLATED_BACK = re.compile(r"translate-test[-.]", re.IGNORECASE)  # MLQA's: from any language, now in English
+_LANGUAGE_IN_NAME = re.compile(  # the hub's mlqa.ar.de has Arabic passages
     r"translate\.(?:train|test)\.[a-z]{2}-([a-z]{2})\b"  # XTREME: from one language into the other
     r"|(?<![a-z0-9])([a-z]{2})_squad-translate-train"  # MLQA
     r"|(?:xquad|mlqa|mlqa-translate-train)\.([a-z]{2})\b|context-([a-z]{2})-question-[a-z]{2}\b"
@@ -45,8 +45,8 @@ Names = Mapping[str, str]
 
 
 def language_of(path: str) -> str | None:
-    """The language of the passages: the name follows XQuAD's, MLQA's, XTREME's or SQuAD-es's pattern, or the folder is called
-    es/. None where nothing says it."""
+    """The language of the passages, from a name in the pattern of XQuAD, MLQA, XTREME or SQuAD-es, or a folder such as es/.
+    None if neither states it."""
     if _TRANSLATED_BACK.search(os.path.basename(path)):
         return "en"
     match = _LANGUAGE_IN_NAME.search(os.path.basename(path))
@@ -60,12 +60,12 @@ def language_of(path: str) -> str | None:
 
 
 def row_format(row: Mapping[str, Any], names: Names) -> str:
-    """The format of a row with these keys; empty if it is none."""
+    """The format of a row with these keys; empty if unknown."""
     return next((name for name, format in READER_FORMATS.items() if format.recognises(row, names)), "")
 
 
 def document_format(document: Any, names: Names) -> str:
-    """The format of a JSON object that is more than a row; empty if it is none."""
+    """The format of a JSON object that is more than a row; empty if unknown."""
     if not isinstance(document, dict):
         return ""
     as_row = row_format(document, names)
@@ -73,7 +73,7 @@ def document_format(document: Any, names: Names) -> str:
 
 
 def unknown_rows(path: str, row: Any, names: Names) -> InputError:
-    """The error that says what rows were seen instead of questions."""
+    """The error for rows that are no questions, with their keys."""
     if not isinstance(row, dict):
         return InputError(f"{path}: a JSON list of {kind(row)}; {WANTED}")
     near = "".join(nearest(names[name], row) for name in ("question", "context") if names[name] not in row)
@@ -87,7 +87,7 @@ def unknown_rows(path: str, row: Any, names: Names) -> InputError:
 
 
 def recognise(path: str, names: Names) -> tuple[str, str]:
-    """Format and layout, from the first bytes where they are enough, else from the whole file."""
+    """Format and layout, from the first bytes if they suffice, else from the whole file."""
     head = read_bytes(path, HEAD_BYTES)
     if head.startswith(b"PAR1"):
         return "parquet", "parquet"
@@ -127,7 +127,7 @@ def _recognise_list(path: str, text: str, names: Names) -> str:
 def _recognise_object(path: str, text: str, is_whole: bool, names: Names) -> tuple[str, str]:
     """JSON Lines, if at least half of the first lines are objects; else a document."""
     begun = next((name for name, format in READER_FORMATS.items() if format.begins(text)), "")
-    if begun and not ("\n" in text.rstrip() and _objects([text.split("\n", 1)[0]])):  # lines, too, may begin so
+    if begun and not ("\n" in text.rstrip() and _objects([text.split("\n", 1)[0]])):  # lines may begin like this, too
         return begun, "document"
     if not is_whole and "\n" not in text:  # a first line longer than the head
         text, is_whole = _without_mark(read_bytes(path)), True
@@ -148,7 +148,7 @@ def _recognise_object(path: str, text: str, is_whole: bool, names: Names) -> tup
 
 
 def _objects(lines: list[str]) -> list[dict[str, Any]]:
-    """The lines that are a JSON object each."""
+    """The lines that are JSON objects."""
     rows = []
     for line in lines:
         try:
@@ -159,10 +159,10 @@ def _objects(lines: list[str]) -> list[dict[str, Any]]:
 
 
 def _check_csv(path: str, head: bytes, text: str, is_whole: bool, names: Names) -> None:
-    """A table has a header of several columns, and rows as wide as it."""
+    """Require a table: a header of several columns, and rows of the same width."""
     records = csv_records(path, io.BytesIO(head.removeprefix(b"\xef\xbb\xbf")))
     header = next(records)[1]
     second = next(records, None) if is_whole else None
-    is_ours = names["question"] in header and names["context"] in header  # a row of another width is then that row's fault
+    is_ours = names["question"] in header and names["context"] in header  # then a row of another width is only a bad row
     if len(header) < 2 or not all(header) or (second and len(second[1]) != len(header) and not is_ours):
         raise InputError(f"{path} starts with {short(text[:60])}, which is plain text or unknown; {WANTED}")

@@ -1,8 +1,8 @@
-"""Why rows are left out: a few fixed phrases, so that they can be counted."""
+"""Reasons for rejecting rows: a few fixed phrases, so that they can be counted."""
 
 from __future__ import annotations
 
-# of a row as it stands in its file
+# of a raw row
 BROKEN_JSON = "broken JSON"
 INVALID_UTF8 = "invalid UTF-8"
 WRONG_WIDTH = "wrong number of columns"
@@ -52,7 +52,7 @@ WRONG_CONTENT = "not what its name says"
 
 
 class Fault(Exception):
-    """What is wrong with a row, or with one answer of it."""
+    """A problem of a row, or of one of its answers."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)

@@ -1,11 +1,11 @@
 """Files -> rows with a line: the only place that opens gzip, UTF-8, CSV, JSON Lines, JSON and Parquet.
 
-    json_lines, csv_table, parquet_groups    files of questions, whole or in pieces; what they are was recognised by content
-    table_rows                               files of a corpus; what they are is told by their name
+    json_lines, csv_table, parquet_groups    files of questions, whole or in pieces; their type was recognised by content
+    table_rows                               files of a corpus; their type follows from the name
     load_document, load_lists                one JSON document
 
-All but documents are read as they are iterated over. A row that cannot be had from its file comes as a ``Fault`` in its place;
-a file that cannot be read raises InputError. gzip is seen through, a byte order mark is left out.
+All but documents are streamed. An unreadable row yields a ``Fault`` in its place; an unreadable file raises InputError. gzip is
+unpacked, a byte order mark is skipped.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from raydist.corpus.rejected import BROKEN_JSON, INVALID_UTF8, WRONG_TYPE, WRONG
 from raydist.errors import InputError
 
 HEAD_BYTES = 1 << 18
-BATCH_ROWS = 1024  # of a Parquet file, unpacked together
+BATCH_ROWS = 1024  # rows of a Parquet file unpacked together
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".json", ".jsonlines", ".ndjson")
 
 
 class Row(NamedTuple):
-    """A row of a file as it stands there, or what is wrong with it."""
+    """A raw row of a file, or its Fault."""
 
-    line: int  # or the number of the row, where the file has no lines
+    line: int  # or the number of the row, if the file has no lines
     value: Any
     fault: Fault | None = None
 
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 def is_gzip(path: Path | str) -> bool:
-    """Whether a file is packed, whatever it is called."""
+    """Whether a file is gzipped, whatever its name."""
     with open(path, "rb") as stream:
         return stream.read(2) == b"\x1f\x8b"
 
@@ -77,7 +77,7 @@ def _naming_damage(path: Path | str) -> Iterator[None]:
 
 
 def read_bytes(path: Path | str, size: int = -1) -> bytes:
-    """The content, or its first bytes; a mark is left in."""
+    """The content, or its first bytes, including a byte order mark."""
     with _naming_damage(path), _unpacked(path) as stream:
         return stream.read(size)
 
@@ -86,7 +86,7 @@ def read_bytes(path: Path | str, size: int = -1) -> bytes:
 
 
 def load_document(path: Path | str) -> Any:
-    """What a JSON file holds."""
+    """The content of a JSON file."""
     data = read_bytes(path).removeprefix(_BYTE_ORDER_MARK)
     try:
         return json.loads(data.decode("utf-8"))
@@ -111,7 +111,7 @@ def load_lists(path: Path, keys: Sequence[str]) -> list[list[Any]]:
 
 
 def json_lines(path: Path | str, start: int = 0, end: int = -1, first_line: int = 1) -> Iterator[Row]:
-    """The rows of JSON Lines, or of the bytes [start, end) of a file that is not packed; blank lines are left out."""
+    """The rows of JSON Lines, or of the bytes [start, end) of a file that is not gzipped; skips blank lines."""
     with _naming_damage(path), _unpacked(path) as stream:
         at = _after_mark(stream, start).tell()
         for line, raw in enumerate(stream, first_line):
@@ -123,7 +123,7 @@ def json_lines(path: Path | str, start: int = 0, end: int = -1, first_line: int 
 
 
 def cut_lines(path: Path | str, max_bytes: int) -> list[tuple[int, int, int]]:
-    """Pieces of about max_bytes, cut at line ends: their first byte, the byte after the last, and the first line."""
+    """Pieces of about max_bytes, cut at line ends: first byte, byte after the last, first line."""
     if os.path.getsize(path) <= max_bytes:
         return [(0, -1, 1)]
     pieces, start, line = [], 0, 1
@@ -150,7 +150,7 @@ def _parsed(line: int, raw: bytes) -> Row:
 class _BrokenRecord(csv.Error):
     def __init__(self, line: int, error: csv.Error) -> None:
         super().__init__(str(error))
-        self.line = line  # where it starts
+        self.line = line  # its first line
 
 
 def _text(stream: IO[bytes]) -> io.TextIOWrapper:
@@ -159,7 +159,7 @@ def _text(stream: IO[bytes]) -> io.TextIOWrapper:
 
 
 def _records(text: Iterable[str], **dialect: Any) -> Iterator[tuple[int, int, list[str]]]:
-    """The lines where each record starts and ends, and its cells; a blank line is a record without any."""
+    """The first and last line of each record, and its cells; a blank line is a record without cells."""
     csv.field_size_limit(max(csv.field_size_limit(), 1 << 30))  # passages are longer than the default of 128 kB
     records, line = csv.reader(text, **dialect), 1
     try:
@@ -171,7 +171,7 @@ def _records(text: Iterable[str], **dialect: Any) -> Iterator[tuple[int, int, li
 
 
 def csv_records(path: Path | str, stream: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
-    """The line where each record starts and its cells, header first; cut at what its header has most of: , tab or ;"""
+    """The first line of each record and its cells, header first; separator: the most frequent in the header of , tab ;"""
     text = _text(stream)
     first = []
     for line in text:
@@ -192,12 +192,12 @@ def csv_records(path: Path | str, stream: IO[bytes]) -> Iterator[tuple[int, list
 
 
 def csv_header(path: Path | str) -> list[str]:
-    """The columns of a CSV file that was recognised as one."""
+    """The columns of a file recognised as CSV."""
     return next(csv_records(path, io.BytesIO(read_bytes(path, HEAD_BYTES).removeprefix(_BYTE_ORDER_MARK))))[1]
 
 
 def csv_table(path: Path | str, shown: str) -> Iterator[Row]:
-    """The rows of a CSV file by its columns; one of another width is at fault. Messages say `shown`."""
+    """The rows of a CSV file by its columns; a row of another width is a Fault. Messages name the file `shown`."""
     with _naming_damage(path), _unpacked(path) as stream:
         records = csv_records(shown, _after_mark(stream))
         header = next(records)[1]
@@ -225,7 +225,7 @@ def _whole_parquet(path: Path | str) -> Iterator[pq.ParquetFile]:
 
 
 class ParquetFacts(NamedTuple):
-    """What a Parquet file says of itself."""
+    """Metadata of a Parquet file."""
 
     columns: list[str]
     groups: list[tuple[int, int]]  # rows and bytes of each row group
@@ -241,7 +241,7 @@ def parquet_facts(path: Path | str) -> ParquetFacts:
 def parquet_groups(
     path: Path | str, shown: str, wanted: Container[str], start: int = 0, end: int = -1, first_line: int = 1
 ) -> Iterator[Row]:
-    """The rows of some row groups, [start, end), with the wanted columns. Messages say `shown` of what stands in it."""
+    """The rows of some row groups, [start, end), with the wanted columns. Messages name the file `shown`."""
     line = first_line
     with _whole_parquet(path) as file:
         columns = [name for name in file.schema_arrow.names if name in wanted]
@@ -259,7 +259,7 @@ def parquet_groups(
 
 
 def table_rows(path: Path) -> Iterator[Row]:
-    """The rows of a Parquet, CSV, TSV or JSON Lines file, told by its name."""
+    """The rows of a Parquet, CSV, TSV or JSON Lines file, recognised by its name."""
     suffix = Path(path.name.removesuffix(".gz")).suffix
     if suffix not in _SUFFIXES:
         raise InputError(
@@ -291,7 +291,7 @@ def _objects(file: IO[bytes]) -> Iterator[Row]:
 
 
 def _cells(file: IO[bytes], *, is_tsv: bool) -> Iterator[Row]:
-    """Rows by the line where they end; cells may be missing (None). TSV is lines cut at tabs: a quote is a character."""
+    """Rows by their last line; cells may be missing (None). TSV is lines split at tabs: a quote is an ordinary character."""
     dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
     header: list[str] | None = None
     for _, line, cells in _records(_text(file), **dialect):

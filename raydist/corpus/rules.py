@@ -1,4 +1,4 @@
-"""Which scoring rule a data set takes, by where it comes from."""
+"""The scoring rule of a data set, by its source."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MLQA_NAME = re.compile(r"mlqa|context-[a-z]{2}-question-[a-z]{2}\b", re.IGNOREC
 
 
 def choose_rule(given: str, source: Mapping[str, Any]) -> str:
-    """The rule of a data set that was read from ``source`` (an examples stage's identity): the given one, or under ``auto``
+    """The given rule, or under ``auto`` the rule for a data set read from ``source`` (an examples stage's identity):
 
-    ``mlqa`` where every file, or data set or config on the hub, is called like MLQA's; ``mrqa`` or ``hotpotqa`` where every
-    file has that format, or a data set its name; else ``squad``.
+    ``mlqa`` if every file, or hub data set or config, is named like MLQA's; ``mrqa`` or ``hotpotqa`` if every file has that
+    format, or a hub data set that name; else ``squad``.
     """
     if given != "auto":
         return given

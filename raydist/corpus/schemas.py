@@ -1,4 +1,4 @@
-"""The tables of a corpus: passages, sentences, questions, and which sentences answer which question."""
+"""The tables of a corpus: passages, sentences, questions, and gold pairs of question and sentence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 PASSAGE_SCHEMA = pa.schema(
     [
         ("passage_id", pa.string()),
-        ("document_id", pa.string()),  # empty where nothing is known of documents
+        ("document_id", pa.string()),  # empty if documents are unknown
         ("title", pa.string()),
         ("text", pa.string()),
         ("language", pa.string()),
@@ -18,9 +18,9 @@ SENTENCE_SCHEMA = pa.schema(
     [
         ("sentence_id", pa.string()),
         ("text", pa.string()),
-        ("passage_id", pa.string()),  # its context is the text of that passage; empty where there is none
+        ("passage_id", pa.string()),  # its context is that passage's text; empty without a passage
         ("document_id", pa.string()),
-        ("start", pa.int32()),  # characters of the passage, [start, end); -1 where there is no passage
+        ("start", pa.int32()),  # characters of the passage, [start, end); -1 without a passage
         ("end", pa.int32()),
         ("language", pa.string()),
         ("text_key", pa.int64()),  # equal for exact duplicates

@@ -1,20 +1,20 @@
-"""The sentences of a corpus on disk, by number: what negatives, candidates, scoring and encoding look things up in.
+"""The sentences of a corpus on disk, by number: the lookup table of negatives, candidates, scoring and encoding.
 
-A sentence's number (its row) is its place among all ids in the order of code points. So the files depend on the set of
-sentences alone, not on how it was cut into tables nor on their order, and a draw by row is the same everywhere.
+A sentence's number (its row) is its rank among all ids in code point order. So the files depend only on the set of sentences,
+not on its division into tables or their order, and a draw by row is the same everywhere.
 
     FOLDER/sentences.json            counts
     ids, texts                       strings: offsets and bytes
     text_keys, bag_keys              equal for exact and for near duplicates (``passages.duplicate_keys``)
     bags, bag_rows                   the bag keys sorted, and the row of each: finds duplicates
-    documents                        the document's number by row, -1 where none is known
+    documents                        the document's number by row, -1 if unknown
     document_starts, document_rows   the rows of each document
-    passages                         the passage's number by row, -1 where there is none
+    passages                         the passage's number by row, -1 if none
     passage_texts                    strings by passage number
 
-All arrays are .npy and memory-mapped: opening reads next to nothing, the workers of a node share the pages. On disk a
-sentence takes its id, its text and about 60 bytes; building takes memory for three copies of the ids, about 100
-bytes a sentence and one block of texts. The folder appears whole, by rename.
+All arrays are memory-mapped .npy: opening reads next to nothing, the workers of a node share the pages. On disk a sentence
+takes its id, its text and about 60 bytes; building takes memory for three copies of the ids, about 100 bytes per sentence and
+one block of texts. The folder appears complete, by rename.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from raydist.errors import InputError
 from raydist.files.shards import load_array, load_strings, new_folder, order_by_id, string_array, string_parts
 
 FORMAT = 1
-BLOCK_ROWS = 65_536  # texts put in order at a time
-NONE, UNKNOWN = -1, -2  # instead of a number: there is no name; the name is not among the known ones
+BLOCK_ROWS = 65_536  # texts sorted at a time
+NONE, UNKNOWN = -1, -2  # in place of a number: no name; an unknown name
 
 
 class SentenceTable:
-    """A corpus open for look-ups. Rows are numbers from 0; see the head of this module for their order."""
+    """A corpus open for lookups. Rows are numbers from 0; the module docstring defines their order."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -71,16 +71,16 @@ class SentenceTable:
         return self._texts.take(pa.array(rows))
 
     def passage_texts(self, rows: np.ndarray) -> pa.LargeStringArray:
-        """The texts of the passages that some rows stand in; null where there is none."""
+        """The texts of some rows' passages; null without a passage."""
         passages = self.passages[rows]
         return self._passage_texts.take(pa.array(passages, mask=passages < 0))
 
     def find(self, ids: pa.Array | pa.ChunkedArray | Sequence[str]) -> np.ndarray:
-        """The row of each id, -1 for one that is not here."""
+        """The row of each id, -1 if missing."""
         return _find(self._ids, ids)
 
     def rows_of(self, ids: pa.Array | pa.ChunkedArray | Sequence[str], what: str) -> np.ndarray:
-        """The row of each id; one that is not here is refused, ``what`` says where it came from."""
+        """The row of each id; rejects missing ids, with ``what`` as their origin."""
         rows = self.find(ids)
         if (rows < 0).any():
             first = str(ids[int((rows < 0).argmax())])
@@ -91,19 +91,19 @@ class SentenceTable:
         return rows
 
     def document_rows(self, row: int) -> np.ndarray:
-        """All rows of this row's document, itself too, ascending; none where nothing is known of documents."""
+        """All rows of this row's document, including itself, ascending; none if documents are unknown."""
         document = int(self.documents[row])
         if document < 0:
             return self._document_rows[:0]
         return self._document_rows[self._document_starts[document] : self._document_starts[document + 1]]
 
     def with_words(self, bag_key: int) -> np.ndarray:
-        """All rows of these words, in any order."""
+        """All rows with these words, in any order."""
         first, last = np.searchsorted(self._bags, bag_key), np.searchsorted(self._bags, bag_key, side="right")
         return self._bag_rows[first:last]
 
     def duplicates(self, row: int, near: bool = False) -> np.ndarray:
-        """All rows with the same normalised text, itself too; with ``near`` also the same words in another order."""
+        """All rows with the same normalised text, including itself; with ``near`` also the same words in another order."""
         rows = self.with_words(int(self.bag_keys[row]))  # exact duplicates share it, too
         return rows if near else rows[self.text_keys[rows] == self.text_keys[row]]
 
@@ -111,8 +111,7 @@ class SentenceTable:
 def build_sentence_table(folder: Path | str, sentences: Iterable[pa.Table], passages: Iterable[pa.Table] = ()) -> SentenceTable:
     """Write the sentences (``SENTENCE_SCHEMA``), given in blocks of any size and order, and open them.
 
-    ``passages`` (``PASSAGE_SCHEMA``) may be left out where no context is wanted; if any is given, all that the
-    sentences name are wanted.
+    ``passages`` (``PASSAGE_SCHEMA``) are optional, for context; if any is given, all passages of the sentences are required.
     """
     folder = Path(folder)
     with new_folder(folder) as building:
@@ -164,7 +163,7 @@ def _write(folder: Path, sentences: Iterable[pa.Table], passages: Iterable[pa.Ta
 def _spool(
     folder: Path, tables: Iterable[pa.Table], id_column: str, others: Sequence[str]
 ) -> tuple[pa.LargeStringArray, np.ndarray, np.ndarray, dict[str, list[pa.Array]]]:
-    """Texts to a file as they come; the ids, the order that sorts them, the texts' lengths in bytes, the other columns."""
+    """Spool texts to a file; returns the ids, their sort order, the texts' lengths in bytes, the other columns."""
     ids: list[pa.Array] = []
     lengths: list[np.ndarray] = []
     columns: dict[str, list[pa.Array]] = {name: [] for name in others}
@@ -192,7 +191,7 @@ def _spool_texts(file: IO[bytes], texts: pa.LargeStringArray) -> np.ndarray:
 
 
 def _save_strings(folder: Path, name: str, lengths: np.ndarray, order: np.ndarray) -> None:
-    """The spooled texts, in order, as offsets and bytes."""
+    """Write the spooled texts, sorted, as offsets and bytes."""
     spool = folder / "spool"
     offsets = np.append(0, np.cumsum(lengths[order]))
     np.save(folder / f"{name}_offsets.npy", offsets, allow_pickle=False)
@@ -209,7 +208,7 @@ def _save_strings(folder: Path, name: str, lengths: np.ndarray, order: np.ndarra
 
 
 def _numbers(columns: Sequence[pa.DictionaryArray], known: pa.LargeStringArray) -> np.ndarray:
-    """The place of each name among the known ones, which are sorted."""
+    """The position of each name among the known names, which are sorted."""
     parts = []
     for column in columns:
         number = _find(known, column.dictionary)
@@ -220,7 +219,7 @@ def _numbers(columns: Sequence[pa.DictionaryArray], known: pa.LargeStringArray) 
 
 
 def _find(known: pa.LargeStringArray, asked: pa.Array | pa.ChunkedArray | Sequence[str]) -> np.ndarray:
-    """The place of each string in sorted strings, -1 where it is not there."""
+    """The position of each string in sorted strings, -1 if missing."""
     wanted = _one_array(asked)
     if not len(known) or not len(wanted):
         return np.full(len(wanted), -1, np.int64)

@@ -1,6 +1,6 @@
-"""Where sentences end, by rule.
+"""Rule-based sentence splitting.
 
-A stop ends one unless it stands in a number, an abbreviation, an acronym or an ordinal; a blank line always does.
+A stop ends a sentence unless it is part of a number, an abbreviation, an acronym or an ordinal; a blank line always does.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 from functools import cache
 
-# A run of stops, then whatever closes quotes and brackets.
+# A run of stops, then closing quotes and brackets.
 _STOPS = re.compile(r"""([.!?…。！？｡؟۔।॥։።။។]+)["'”’»›)\]}」』》）】]*""")
 _GREEK_STOPS = re.compile(_STOPS.pattern.replace("[.!?", "[.!?;;", 1))
-_NEEDS_NO_BLANK = frozenset("。！？｡।॥")  # scripts that write the next sentence right after the stop
+_NEEDS_NO_BLANK = frozenset("。！？｡।॥")  # scripts without a blank after the stop
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
 _LAST_WORD = re.compile(r"[^\s(\[{\"'“‘«„-]*$")
 _ACRONYM = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # also a single initial
 _ROMAN_OR_NUMBER = re.compile(r"\d{1,2}|[IVX]+")
 _OPENERS = "\"'“‘«„([{¿¡"
 
-# Before a full stop that ends no sentence. Those of the second set count only before a digit or a Roman number.
+# Words before a full stop that ends no sentence; those of the second set only if a digit or a Roman number follows.
 _ABBREVIATIONS = {
     "en": "mr mrs ms dr prof rev hon gen col lt sgt capt cmdr adm maj gov sen rep pres st mt ft jr sr messrs vs cf al approx "
     "dept e.g i.e viz univ ave blvd",
@@ -35,7 +35,7 @@ _BEFORE_NUMBERS = frozenset(
 )
 # Languages that write "3." for "third".
 _ORDINALS = frozenset("de da nb nn no fi cs sk hu hr sl sr tr et lv".split())  # noqa: SIM905
-# After "U.S." these begin a sentence; any other capital may go on with the name.
+# After "U.S." these begin a sentence; any other capital may continue the name.
 _STARTERS = frozenset(
     "The A An In On At It He She They We I This That These Those But And However If When While After Before As For "  # noqa: SIM905
     "His Her Its Their There Most Some Many".split()
@@ -43,7 +43,7 @@ _STARTERS = frozenset(
 
 
 def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
-    """Spans [start, end) of the sentences: slices of the text, in order, that hold every character that is not blank."""
+    """Spans [start, end) of the sentences: slices of the text, in order, that cover every non-blank character."""
     ends = [match.end() for match in BLANK_LINE.finditer(text)]
     for match in (_GREEK_STOPS if language == "el" else _STOPS).finditer(text):
         if _ends_sentence(text, match.start(), match.group(1), match.end(), language):

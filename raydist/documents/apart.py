@@ -1,8 +1,8 @@
-"""Parsing in a process apart: what a parser dies of, hangs in or swells from costs one file, and not the worker.
+"""Parsing in a separate process: a parser's crash, hang or memory growth costs one file, and not the worker.
 
     python -m raydist.documents.apart     a JSON line in: {path, name, max_bytes}; one out: {document} or {reason, detail}
 
-It ends when its input does, so none outlives the worker.
+The process ends with its input, so it never outlives the worker.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from raydist.documents.formats import checked, read
 from raydist.documents.metadata import from_json, to_json
 from raydist.errors import InputError
 
-MEMORY = 4 << 30  # bytes of addresses; a parser needs about ten times a file's size
+MEMORY = 4 << 30  # bytes of address space; a parser needs about ten times a file's size
 
 
 class Apart:
-    """A process that reads one file after the other, started when it is needed and again when it has died."""
+    """A process that reads files one by one; started on demand, restarted after its death."""
 
     def __init__(self, max_seconds: float) -> None:
         self.max_seconds = max_seconds
         self._process: subprocess.Popen[bytes] | None = None
 
     def read(self, file: File) -> Document:
-        """The document that a file holds; a Fault where it cannot be read."""
+        """The document in a file; raises a Fault if it cannot be read."""
         process, is_late = self._running(), threading.Event()
 
         def stop() -> None:
@@ -67,12 +67,12 @@ class Apart:
             )
             weakref.finalize(self, _end, self._process)
             assert self._process.stdout
-            self._process.stdout.readline()  # that it has begun
+            self._process.stdout.readline()  # signals its start
         return self._process
 
 
 def _asked(process: subprocess.Popen[bytes], request: dict[str, Any]) -> bytes:
-    """The answer to a request; empty where the process ends before it has given one."""
+    """The answer to a request; empty if the process ends without one."""
     assert process.stdin
     assert process.stdout
     try:
@@ -103,7 +103,7 @@ def _taken(answer: dict[str, Any]) -> Document:
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
-    """What a file holds, or why it cannot be read, as JSON has it."""
+    """The document in a file, or the reason for its rejection, as JSON values."""
     try:
         (document,) = read(File(Path(request["path"]), request["name"], request["max_bytes"]))
         checked(document)
@@ -113,7 +113,7 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
         return {"problem": str(error)}
     except MemoryError:
         return {"reason": TOO_LARGE, "detail": f"needs more than {MEMORY >> 30} GiB of memory to parse"}
-    except Exception as error:  # of a parser: whatever it stumbles over is the file's fault
+    except Exception as error:  # from a parser: any error is the file's fault
         return {"reason": DAMAGED, "detail": f"{type(error).__name__}: {error}"[:200]}
     return {
         "blocks": [[one.text, one.headings, one.line, one.page, one.is_line] for one in document.blocks],
@@ -125,7 +125,7 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a parser prints is no answer
+    os.dup2(2, 1)  # keeps parsers' prints out of the answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker's to handle
     _bound_memory()
     answers.write(b"ready\n")
@@ -136,9 +136,9 @@ def main() -> None:
 
 
 def _bound_memory() -> None:
-    """MEMORY beyond what this process has by now: libraries reserve more addresses the more cores there are."""
+    """Limit memory to MEMORY beyond the current size: libraries reserve address space in proportion to the cores."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError, ValueError):  # not on every system
+    with suppress(OSError, ValueError):  # not supported on every system
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
 

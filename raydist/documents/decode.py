@@ -1,4 +1,4 @@
-"""Bytes -> text: byte order marks, the charset that HTML states, else UTF-8; and text without what nobody reads."""
+"""Bytes -> text: byte order marks, the charset that HTML states, else UTF-8; and text without invisible characters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raydist.corpus.rejected import INVALID_UTF8, WRONG_CONTENT, Fault
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before that of UTF-16, which it begins with
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark is its prefix
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
@@ -17,7 +17,7 @@ _MARKS = (
 _CHARSET = re.compile(rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?\s*([A-Za-z0-9_.:-]{1,40})""", re.I)
 _AS_BROWSERS_TAKE_THEM = {"iso8859-1": "cp1252", "ascii": "cp1252", "utf-16": "utf-8", "utf-16-le": "utf-8"}
 
-# what binary files begin with: a text with another name is not one
+# first bytes of binary files: these are no texts, whatever their names
 _BINARY = {
     b"%PDF-": "a PDF",
     b"PK\x03\x04": "a ZIP archive (a Word document, say)",
@@ -33,12 +33,12 @@ _BINARY = {
 
 
 def kind_of_content(content: bytes) -> str:
-    """What a binary file is, by its first bytes; empty where that cannot be told."""
+    """The kind of a binary file, by its first bytes; empty if unknown."""
     return next((kind for start, kind in _BINARY.items() if content.startswith(start)), "")
 
 
 def decode(content: bytes, *, is_html: bool = False) -> str:
-    """The text of a file, its lines ending in \\n; a Fault where it has none, or an encoding that is not said."""
+    """The text of a file, its lines ending in \\n; raises a Fault if it is no text or its encoding is unknown."""
     if kind := kind_of_content(content):
         raise Fault(WRONG_CONTENT, f"holds {kind}")
     mark, encoding = next(((mark, name) for mark, name in _MARKS if content.startswith(mark)), (b"", ""))
@@ -55,7 +55,7 @@ def decode(content: bytes, *, is_html: bool = False) -> str:
 
 
 def _stated(content: bytes) -> str:
-    """The encoding that HTML says it has; empty where it says none that is known."""
+    """The encoding stated in HTML; empty if missing or unknown."""
     found = _CHARSET.search(content[:4096])
     if not found:
         return ""
@@ -66,7 +66,7 @@ def _stated(content: bytes) -> str:
     return _AS_BROWSERS_TAKE_THEM.get(codec.name, codec.name) if codec._is_text_encoding else ""
 
 
-# control characters are blanks; soft hyphens, zero-width blanks and marks are nothing; joiners are letters in some scripts
+# control characters become blanks; soft hyphens, zero-width blanks and marks vanish; joiners, letters in some scripts, stay
 _BLANKS = dict.fromkeys((*range(32), *range(127, 160), 0x2028, 0x2029), " ")
 _UNREAD = _BLANKS | dict.fromkeys((0xAD, 0x200B, 0xFEFF, 0x2060))
 
@@ -77,5 +77,5 @@ def one_line(text: str) -> str:
 
 
 def code_line(text: str) -> str:
-    """The same for a line of code, whose indentation is read."""
+    """The same for a line of code, with its indentation."""
     return text.expandtabs(4).translate(_UNREAD).rstrip()

@@ -1,4 +1,4 @@
-"""A document as every format gives it: blocks of text under headings, and what is said of it as a whole."""
+"""A document, the result of reading any format: blocks of text under headings, and metadata."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from raydist.documents.metadata import Value
 
 @dataclass(frozen=True)
 class File:
-    """A file that is to be read, on this node."""
+    """A file to read, on this node."""
 
     path: Path
-    name: str  # what it is called: its document_id
-    max_bytes: int = 1 << 28  # that it may unpack to
+    name: str  # its document_id
+    max_bytes: int = 1 << 28  # limit of its unpacked size
 
     @cached_property
     def content(self) -> bytes:
@@ -25,18 +25,18 @@ class File:
 
 @dataclass(slots=True)
 class Block:
-    """A paragraph, an item of a list, a row of a table, a line of code: what is not torn apart if it is short enough."""
+    """A paragraph, an item of a list, a row of a table, a line of code: stays whole if it is short enough."""
 
     text: str
     headings: tuple[str, ...] = ()
     line: int | None = None
     page: int | None = None
-    is_line: bool = False  # stands right below the one before it, as rows of a table do
+    is_line: bool = False  # directly below the block before it, like rows of a table
 
 
 @dataclass(slots=True)
 class Document:
-    """What was read of a document. A file of rows holds many, each with an id of its own."""
+    """The content of a document. A file of rows holds many, each with its own id."""
 
     blocks: list[Block]
     title: str = ""
@@ -47,7 +47,7 @@ class Document:
 
 
 class Outline:
-    """Collects blocks under the headings that stand above them."""
+    """Collects blocks under their headings."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
@@ -71,6 +71,6 @@ class Outline:
             self.blocks.append(Block(text, self.headings, line, page, is_line))
 
     def extend(self, blocks: Iterator[Block]) -> None:
-        """Blocks of something that stands here, such as HTML within Markdown."""
+        """Add embedded blocks, such as HTML within Markdown."""
         for block in blocks:
             self.add(block.text, block.line, is_line=block.is_line)

@@ -1,11 +1,11 @@
-"""From folders to passages: what has changed since the index was made is read, and nothing else.
+"""From folders to passages: reads only files that changed since the index was made.
 
-    update = read_documents(run)      # files are looked at, and the changed ones read
+    update = read_documents(run)      # scans files and reads the changed ones
     ...                               # the index takes update.removed out, and update.passages() in
-    keep(run, update)                 # from now on the index holds it
+    keep(run, update)                 # records that the index holds the update
 
-A command that ends before `keep` has lost nothing: the next one has the same update, whose stage is made already. So what is
-added may be in the index before; it is put there in place of what is.
+A command that ends before `keep` loses nothing: the next one gets the same update and reuses its stage. So the index may
+already hold added documents; it replaces them.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from raydist.terminal import said_if_long, say
 
 @dataclass(frozen=True)
 class Update:
-    """What makes an index hold what the folders hold: documents by their ids, and the passages of those that are new."""
+    """The changes that bring an index up to date with the folders: document ids, and the passages of new documents."""
 
     added: Sequence[str]
     changed: Sequence[str]
     removed: Sequence[str]
     known: Known  # after it
-    made: Made | None  # passages of the files that were read; None where none was
+    made: Made | None  # passages of the files read; None without any
 
     @property
     def is_empty(self) -> bool:
@@ -60,7 +60,7 @@ class Update:
 
     @property
     def documents(self) -> int:
-        """How many there are after it."""
+        """Number of documents after it."""
         return len(self.known.owners())
 
     @property
@@ -73,7 +73,7 @@ class Update:
         return {name: common_kind(kinds) for name, kinds in sorted(self.known.kinds.items())}
 
     def passages(self) -> Iterator[pa.Table]:
-        """The passages of what was added and changed, part by part: PASSAGES and then the columns of metadata."""
+        """The passages of added and changed documents, part by part: PASSAGES, then the metadata columns."""
         if self.made is None:
             return
         owners, new = self.known.owners(), {*self.added, *self.changed}
@@ -88,7 +88,7 @@ class Update:
 
 
 def read_documents(run: Run) -> Update:
-    """Read the files that have changed since the last `keep`; say what was rejected, and stop where it is too much."""
+    """Read the files changed since the last `keep`; report rejected ones, and stop if they are too many."""
     settings = run.config.documents
     if not settings.files:
         raise InputError("there are no documents: set documents.files to folders, files or globs")
@@ -100,7 +100,7 @@ def read_documents(run: Run) -> Update:
     made = _made(run, settings, reading, again, found)
     after = _after(before, found, again, made, reading)
     widened = _widened(before, after) if is_same else []
-    if widened and len(again) < len(found.sources):  # what is in the index has a column of another type
+    if widened and len(again) < len(found.sources):  # a column in the index has another type
         say(f"documents: all are read again, since {', '.join(widened)}; documents.metadata can give a column its type")
         again = found.sources
         made = _made(run, settings, reading, again, found)
@@ -121,13 +121,13 @@ def read_documents(run: Run) -> Update:
 
 
 def keep(run: Run, update: Update) -> None:
-    """The index holds it now."""
+    """Record that the index holds the update."""
     table, said = known_table(update.known)
     run.folder.write_bytes(FILE, encode_table(table, "parquet", said))
 
 
 def reading_of(settings: DocumentsConfig) -> Reading:
-    """How documents are read, as the stage takes it."""
+    """The stage's settings for reading documents."""
     return Reading(
         settings.passage_words,
         settings.columns,
@@ -155,7 +155,7 @@ def _scanned(run: Run, settings: DocumentsConfig, before: Known) -> Scan:
             base=run.config.data.root,
             before=known,
             max_bytes=settings.max_file_bytes,
-            without=storage,  # what runs write is not what they read
+            without=storage,  # runs do not read their own output
         )
     if found.passed_over:
         names = some(f"{count:,} {ending}" for ending, count in found.passed_over.most_common())
@@ -164,7 +164,7 @@ def _scanned(run: Run, settings: DocumentsConfig, before: Known) -> Scan:
 
 
 def _to_read(before: Known, sources: Sequence[Source]) -> list[Source]:
-    """What was added or has changed; and files with a document of another file, which may be theirs by now."""
+    """Added and changed files; and files with a document of another file, which they may own by now."""
     differs = changes((file.source for file in before.files.values()), sources)
     names = {source.document_id for source in (*differs.added, *differs.changed)}
     names |= before.with_repeated(before.owners())
@@ -179,7 +179,7 @@ def _made(run: Run, settings: DocumentsConfig, reading: Reading, sources: Sequen
 
 
 def _after(before: Known, found: Scan, again: Sequence[Source], made: Made | None, reading: Reading) -> Known:
-    """What is known of each file: as it was, or as it was read now."""
+    """The records of all files: read now, or unchanged."""
     read = {source.document_id: FileRead(source) for source in again}
     kinds = {name: set(of) for name, of in before.kinds.items()} if len(again) < len(found.sources) else {}
     if made is not None:
@@ -199,18 +199,18 @@ def _after(before: Known, found: Scan, again: Sequence[Source], made: Made | Non
 
 
 def _widened(before: Known, after: Known) -> list[str]:
-    """Columns of metadata whose type is another one than it was."""
+    """Columns of metadata with a changed type."""
     kinds = {
         name: (common_kind(of), common_kind(after.kinds[name])) for name, of in before.kinds.items() if name in after.kinds
     }
     return [f"column {name} was {old} and is {new}" for name, (old, new) in kinds.items() if old != new]
 
 
-# --- what is rejected ------------------------------------------------------------------------------------------------
+# --- rejected rows ---------------------------------------------------------------------------------------------------
 
 
 def _report(run: Run, known: Known, owners: Mapping[str, str], found: Scan) -> None:
-    """Put what was rejected into the run, name the first of it, and stop where it is too much or nothing is left."""
+    """Write rejected rows into the run, name the first ones, and stop if they are too many or no document is left."""
     rejected = all_rejected(known, [*found.rejected, *_repeated(known, owners)])
     file = "rejected/documents.parquet"
     if rejected:
@@ -223,14 +223,14 @@ def _report(run: Run, known: Known, owners: Mapping[str, str], found: Scan) -> N
         documents = sum(row.what == "document" for row in rejected)
         refuse_too_many(run, "documents", documents / (documents + len(owners)), location, of="documents", reasons=reasons)
     else:
-        run.folder.delete(file)  # of an earlier command, before the files were mended
+        run.folder.delete(file)  # left by an earlier command, before the files were fixed
     if not owners:
         names = ", ".join(run.config.documents.files)
         raise InputError(f"documents: there is nothing to read in {names}{name_rejected(rejected)}")
 
 
 def _repeated(known: Known, owners: Mapping[str, str]) -> Iterator[Rejected]:
-    """Rows whose id is another file's, too."""
+    """Documents whose id another file has, too."""
     for name in sorted(known.with_repeated(owners)):
         for id in known.files[name].documents:
             if owners[id] != name:

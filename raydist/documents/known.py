@@ -1,4 +1,4 @@
-"""What an index holds of documents: the files as they were read, and what came of each; one file of the run."""
+"""The files behind an index, and the documents read from each; stored as one file of the run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SCHEMA = pa.schema(
 
 @dataclass
 class FileRead:
-    """What came of a file."""
+    """The result of reading a file."""
 
     source: Source
     documents: dict[str, str] = field(default_factory=dict)  # id -> digest of its passages
@@ -39,14 +39,14 @@ class FileRead:
 
 @dataclass
 class Known:
-    """All files, by their ids and in their order."""
+    """All files by id, in order."""
 
     files: dict[str, FileRead] = field(default_factory=dict)
     kinds: dict[str, set[str]] = field(default_factory=dict)  # of metadata
-    reading: str = ""  # a fingerprint of how they were read
+    reading: str = ""  # fingerprint of the reading settings
 
     def owners(self) -> dict[str, str]:
-        """Each document's file: the first that has it."""
+        """Each document's file: the first with that id."""
         owners: dict[str, str] = {}
         for name in sorted(self.files):
             for id in self.files[name].documents:
@@ -54,16 +54,16 @@ class Known:
         return owners
 
     def with_repeated(self, owners: Mapping[str, str]) -> set[str]:
-        """Files with a document that an earlier file has, too."""
+        """Files with a document that an earlier file owns."""
         return {name for name, file in self.files.items() if any(owners[id] != name for id in file.documents)}
 
     def digests(self, owners: Mapping[str, str]) -> dict[str, str]:
-        """Of each document."""
+        """The digest of each document."""
         return {id: self.files[name].documents[id] for id, name in owners.items()}
 
 
 def read_known(run: Storage) -> Known:
-    """What the run's index holds; nothing where there is none."""
+    """The record of the run's index; empty if there is none."""
     if not run.exists(FILE):
         return Known()
     table = read_parquet(run, FILE)
@@ -81,7 +81,7 @@ def _file(row: dict) -> FileRead:
 
 
 def known_table(known: Known) -> tuple[pa.Table, dict]:
-    """The table that holds all of it, and what is said of it as a whole."""
+    """The record as a table, and its metadata."""
     table = pa.Table.from_pylist([_row(known.files[name]) for name in sorted(known.files)], _SCHEMA)
     return table, {"kinds": {name: sorted(kinds) for name, kinds in known.kinds.items()}, "reading": known.reading}
 
@@ -92,5 +92,5 @@ def _row(file: FileRead) -> dict:
 
 
 def all_rejected(known: Known, others: Iterable[Rejected] = ()) -> list[Rejected]:
-    """What was left out of all files."""
+    """The rejected rows of all files."""
     return [*others, *(one for name in sorted(known.files) for one in known.files[name].rejected)]

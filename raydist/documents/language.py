@@ -1,4 +1,4 @@
-"""The language of a document: as it is declared, else as its words look, else unknown."""
+"""The language of a document: as declared, else as detected from its words, else unknown."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from raydist.documents.document import Block
 from raydist.errors import InputError
 
-SAMPLE = 1500  # characters that are looked at
-LEAST = 60  # letters, below which any guess is one
+SAMPLE = 1500  # characters examined
+LEAST = 60  # letters; with fewer, detection is guesswork
 SURE = 0.9  # probability
 
 _CODE = re.compile(r"[a-z]{2}")
@@ -19,13 +19,13 @@ _ENOUGH = re.compile(rf"[\W\d_]*(?:[^\W\d_][\W\d_]*){{{LEAST}}}")
 
 
 def known_language(declared: str) -> str:
-    """A declared language as ISO 639-1: `de` of `de-AT`; empty where it is none."""
+    """A declared language as ISO 639-1: `de` for `de-AT`; empty if invalid."""
     code = re.split(r"[-_]", declared.strip().lower(), maxsplit=1)[0]
     return code if _CODE.fullmatch(code) else ""
 
 
 def detected(blocks: Sequence[Block], among: tuple[str, ...] = ()) -> str:
-    """The language that the first blocks are in, if that is plain to see."""
+    """The language of the first blocks, if detection is confident."""
     sample, length = [], 0
     for block in blocks:
         sample.append(block.text[: SAMPLE - length])

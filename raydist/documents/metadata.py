@@ -1,7 +1,7 @@
 """Metadata: values of a few plain kinds, each in a column of its kind until the kinds of all files are known.
 
-`year` is a number in one file and a text in another. Parts are made apart from each other, so a part keeps a value in a column
-of its own kind (`year:int`, `year:string`), and whoever reads all parts makes them one column of a kind that holds all of it.
+`year` may be a number in one file and a text in another. Parts are made independently, so a part keeps values in columns by
+kind (`year:int`, `year:string`), and readers of all parts merge them into one column of a kind that fits all values.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from raydist.errors import InputError
 
 Value = str | int | float | bool | date | datetime
 MOST_COLUMNS = 200
-MOST_CHARACTERS = 10_000  # of a text
+MOST_CHARACTERS = 10_000  # per text
 
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
 def plain(value: Any) -> Value | None:
-    """A value of one of the kinds; None where there is nothing to keep. What is nested becomes a text."""
+    """A value of one of the kinds; None if empty. Nested values become text."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -80,7 +80,7 @@ _PARSERS: dict[str, tuple[Callable[[str], Any], Callable[[str], Value]]] = {
 
 
 def parsed(texts: Sequence[str | None]) -> list[Value | None]:
-    """The cells of a column that is but text, by the first kind that all of them can be."""
+    """The cells of a text-only column, parsed as the first kind that fits them all."""
     given = {text for text in texts if text}
     for looks_so, parse in _PARSERS.values():
         if given and all(map(looks_so, given)):
@@ -93,7 +93,7 @@ def parsed(texts: Sequence[str | None]) -> list[Value | None]:
 
 
 def wanted(value: Value, kind: str, name: str) -> Value:
-    """The value as the kind that the config gives its column; a Fault where it cannot be."""
+    """The value as the kind that the config gives its column; raises a Fault if impossible."""
     own = kind_of(value)
     if kind in ("auto", own):
         return value
@@ -112,13 +112,13 @@ def wanted(value: Value, kind: str, name: str) -> Value:
 
 
 def column_name(name: str) -> str:
-    """What a column of metadata is called: never like one of the passages' own."""
+    """The name of a metadata column, distinct from the passages' own columns."""
     name = one_line(name)[:100]
     return f"{name}_" if name in PASSAGES.names else name
 
 
 def from_json(value: Any) -> Value:
-    """A value that `to_json` wrote."""
+    """A value written by `to_json`."""
     if isinstance(value, dict):
         (kind, text) = next(iter(value.items()))
         return date.fromisoformat(text) if kind == "date" else datetime.fromisoformat(text)
@@ -126,7 +126,7 @@ def from_json(value: Any) -> Value:
 
 
 def to_json(value: Value) -> Any:
-    """The value as JSON holds it."""
+    """The value as a JSON value."""
     return {kind_of(value): value.isoformat()} if isinstance(value, date) else value
 
 
@@ -134,7 +134,7 @@ def to_json(value: Value) -> Any:
 
 
 def columns_by_kind(rows: Sequence[Mapping[str, Value]], where: str) -> dict[str, pa.Array]:
-    """For each name and kind a column `name:kind` with the values of that kind."""
+    """A column `name:kind` for each name and kind, with the values of that kind."""
     columns: dict[str, list[Value | None]] = {}
     for number, row in enumerate(rows):
         for name, value in row.items():
@@ -168,7 +168,7 @@ def names_and_kinds(columns: Iterable[str]) -> dict[str, set[str]]:
 
 
 def common_kind(kinds: Iterable[str]) -> str:
-    """The kind that holds values of all of these."""
+    """The kind that fits values of all these kinds."""
     kinds = set(kinds)
     if len(kinds) == 1:
         return next(iter(kinds))
@@ -179,7 +179,7 @@ def common_kind(kinds: Iterable[str]) -> str:
 
 
 def with_kinds(table: pa.Table, kinds: Mapping[str, str]) -> pa.Table:
-    """Passages with one column for each name, of the kind given for it."""
+    """Passages with one column per name, of the given kind."""
     columns = {name: table[name] for name in PASSAGES.names}
     for name, kind in kinds.items():
         wanted_type = METADATA_TYPES[kind]
@@ -189,7 +189,7 @@ def with_kinds(table: pa.Table, kinds: Mapping[str, str]) -> pa.Table:
 
 
 def _cast(column: Any, wanted_type: pa.DataType) -> Any:
-    """A float that Arrow would write as 3e+05 or 1 stays what Python calls it."""
+    """Cast a column; floats become text as in Python, where Arrow would write 3e+05 or 1."""
     if pa.types.is_floating(column.type) and pa.types.is_string(wanted_type):
         return pa.array([None if value is None else repr(value) for value in column.to_pylist()], pa.string())
     if pa.types.is_timestamp(column.type) and pa.types.is_string(wanted_type):

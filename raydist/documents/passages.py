@@ -1,4 +1,4 @@
-"""Blocks -> passages: as many blocks as fit, never across a heading; what is too long is cut where sentences end."""
+"""Blocks -> passages: as many blocks as fit, never across a heading; longer blocks are cut at sentence ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from raydist.documents.document import Block
 
 Span = tuple[int, int]
 
-CHARACTERS = 12  # that a word may have on average: what has more (addresses, codes) counts as more words
-_UNSPACED = re.compile(  # scripts that put no blanks between words: two characters count as one
+CHARACTERS = 12  # per word on average: longer words (addresses, codes) count as several
+_UNSPACED = re.compile(  # scripts without blanks between words: two characters count as one word
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 _WORD = re.compile(r"\S+")
@@ -20,7 +20,7 @@ _WORD = re.compile(r"\S+")
 
 @dataclass(slots=True)
 class Passage:
-    """Some blocks as one text."""
+    """Consecutive blocks as one text."""
 
     text: str
     headings: tuple[str, ...]
@@ -29,7 +29,7 @@ class Passage:
 
 
 def size(text: str) -> int:
-    """How many words a text has, or is as long as."""
+    """The length of a text in words, or in equivalents of words."""
     unspaced = 0 if text.isascii() else len(_UNSPACED.findall(text)) // 2
     return max(len(text.split()) + unspaced, -(-len(text) // CHARACTERS))
 
@@ -52,11 +52,11 @@ def pack(blocks: Iterable[Block], words: int, language: str = "en") -> Iterator[
 
 
 def cut(text: str, words: int, language: str = "en") -> list[str]:
-    """A text in pieces of at most `words` words and about the same length, cut between sentences where that is possible."""
+    """A text in pieces of at most `words` words and similar length, cut between sentences if possible."""
     total = size(text)
     if total <= words:
         return [text]
-    enough = -(-total // -(-total // words))  # words of a piece, if all are alike
+    enough = -(-total // -(-total // words))  # words per piece, if all are equal
     pieces: list[Span] = []
     for start, end in _short_spans(text, split_sentences(text, language), words):
         if pieces and size(text[slice(*pieces[-1])]) < enough and size(text[pieces[-1][0] : end]) <= words:
@@ -67,7 +67,7 @@ def cut(text: str, words: int, language: str = "en") -> list[str]:
 
 
 def _short_spans(text: str, spans: Iterable[Span], words: int) -> Iterator[Span]:
-    """The spans; those that are too long, cut between words; and words that are too long, anywhere."""
+    """The spans; overlong ones cut between words, and overlong words anywhere."""
     for start, end in spans:
         if size(text[start:end]) <= words:
             yield start, end

@@ -1,7 +1,7 @@
-"""Which files there are, and which of them have changed: what is unchanged is not read again.
+"""The files of the config, and changes since the last scan: unchanged files are not read again.
 
 A root is a folder (or the folder before the first wildcard of a glob), on a disk or in a store. The document_id of a file is
-its path below its root; where several roots are given, the root's name stands before it.
+its path below its root, prefixed with the root's name if there are several roots.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from raydist.errors import InputError
 from raydist.files.storage import Storage, file_digest, fingerprint
 from raydist.records import Rejected
 
-YOUNG = 2 * 10**9  # nanoseconds: a file written so short before it was looked at may be written again within one tick
-READERS = 8  # files whose digests are made together
+YOUNG = 2 * 10**9  # nanoseconds: a file this new at the scan may change again within one clock tick
+READERS = 8  # digests computed in parallel
 MAGIC = frozenset("*[")  # in a URI, ? begins its query
 
 
 @dataclass(frozen=True)
 class Root:
-    """Where files are."""
+    """A location of files."""
 
-    uri: str  # an absolute path, or a URI as it was given
+    uri: str  # an absolute path, or a URI as given
     prefix: str = ""  # of document ids
 
     @cached_property
@@ -47,7 +47,7 @@ class Root:
 
     @property
     def shown(self) -> str:
-        """Without what may be a password."""
+        """The location without a possible password."""
         return f"{self.uri.partition('://')[0]}://{self.storage.path()}" if "://" in self.uri else self.uri
 
     def uri_of(self, name: str) -> str:
@@ -56,7 +56,7 @@ class Root:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A file, folder or glob as the config has it."""
+    """A file, folder or glob of the config."""
 
     root: Root
     pattern: str = "**"  # of paths below the root
@@ -75,17 +75,17 @@ class Entry:
 
 @dataclass
 class Scan:
-    """What was found."""
+    """The result of a scan."""
 
     sources: list[Source]
     roots: tuple[Root, ...]
     rejected: list[Rejected] = field(default_factory=list)
-    passed_over: Counter[str] = field(default_factory=Counter)  # files of no known format, by the ends of their names
+    passed_over: Counter[str] = field(default_factory=Counter)  # files of no known format, by suffix
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What differs between two lists of sources."""
+    """The differences between two lists of sources."""
 
     added: list[Source]
     changed: list[Source]
@@ -95,8 +95,8 @@ class Changes:
 def scan(
     files: Sequence[str], *, base: str = "", before: Iterable[Source] = (), max_bytes: int = 1 << 28, without: str = ""
 ) -> Scan:
-    """The files that can be read, in the order of their ids; relative names start at `base`. What is known from `before`, and
-    has the size and time that it had, is not looked into. `without`: a place inside a root that is left alone.
+    """The readable files, ordered by id; relative names start at `base`. A file in `before` with the same size and time is not
+    opened. `without`: a location inside a root to skip.
     """
     wanted = _with_roots([_wanted(name, base) for name in files])
     found = Scan([], tuple(dict.fromkeys(one.root for one in wanted)))
@@ -122,7 +122,7 @@ def scan(
 
 
 def changes(before: Iterable[Source], after: Iterable[Source]) -> Changes:
-    """What was added, changed and removed between two scans."""
+    """The files added, changed and removed between two scans."""
     old, new = ({source.document_id: source for source in sources} for sources in (before, after))
     return Changes(
         [source for id, source in new.items() if id not in old],
@@ -132,11 +132,11 @@ def changes(before: Iterable[Source], after: Iterable[Source]) -> Changes:
 
 
 def rejected_file(name: str, fault: Fault) -> Rejected:
-    """A file that is left out."""
+    """The record of a rejected file."""
     return Rejected(name, 0, name, "document", fault.reason, fault.detail, "file")
 
 
-# --- what the config names -------------------------------------------------------------------------------------------
+# --- files of the config ---------------------------------------------------------------------------------------------
 
 
 def _wanted(name: str, base: str) -> Wanted:
@@ -153,7 +153,7 @@ def _wanted_path(name: str) -> Wanted:
         folder, file = os.path.split(path)
         return Wanted(Root(os.path.realpath(folder)), glob.escape(file), is_named=True)
     if not glob.has_magic(path):
-        expand_paths([path])  # says what is there
+        expand_paths([path])  # its error names similar files
     folder, pattern = _before_magic(path, glob.has_magic)
     if not os.path.isdir(folder):
         expand_paths([path])
@@ -180,7 +180,7 @@ def _before_magic(path: str, has_magic: Callable[[str], bool]) -> tuple[str, str
 
 
 def _with_roots(wanted: Sequence[Wanted]) -> list[Wanted]:
-    """A root below another gives way to that; where several are left, their names stand before those of their files."""
+    """Merge roots below another into that one; if several are left, prefix files with the root's name."""
     outermost: list[str] = []
     for uri in sorted({one.root.uri for one in wanted}, key=len):
         if not any(_below(uri, outer) for outer in outermost):
@@ -198,16 +198,16 @@ def _with_roots(wanted: Sequence[Wanted]) -> list[Wanted]:
 
 
 def _below(uri: str, outer: str) -> str:
-    """The path that leads from one place to another inside it; empty where it is not inside."""
+    """The path of `uri` relative to `outer`; empty if it is not inside."""
     (path, _, query), (above, _, same) = uri.partition("?"), outer.partition("?")
     return path.removeprefix(above.rstrip("/") + "/") if query == same and path.startswith(above.rstrip("/") + "/") else ""
 
 
-# --- what is there ---------------------------------------------------------------------------------------------------
+# --- files found -----------------------------------------------------------------------------------------------------
 
 
 def _entries(wanted: Wanted, without: str = "") -> Iterator[Entry]:
-    """The files below a root that are wanted, each once; names that begin with a dot only where the pattern has them."""
+    """The wanted files below a root, each once; names that begin with a dot only if the pattern has them."""
     steps = wanted.pattern.split("/")
     is_local = "://" not in wanted.root.uri
     found = False
@@ -220,7 +220,7 @@ def _entries(wanted: Wanted, without: str = "") -> Iterator[Entry]:
 
 
 def _local_entries(root: str, pattern: Sequence[str], without: str = "") -> Iterator[Entry]:
-    """Files below a folder, where the pattern leads. Links are followed to files below the same root, and never to folders."""
+    """Files below a folder that match the pattern. Follows links to files below the same root, never to folders."""
     waiting = [""]
     while waiting:
         folder = waiting.pop()
@@ -272,7 +272,7 @@ def _stored_entries(root: Root) -> Iterator[Entry]:
 
 
 def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a path is one of a glob's, both by their steps."""
+    """Whether a path matches a glob, both given as steps."""
     if not name or not pattern:
         return not name and all(step == "**" for step in pattern)
     if pattern[0] == "**":
@@ -281,7 +281,7 @@ def _matches(name: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _leads(folder: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a folder may hold what a glob wants."""
+    """Whether a folder may hold matches of a glob."""
     if not folder or not pattern:
         return bool(pattern)
     if pattern[0] == "**":
@@ -290,7 +290,7 @@ def _leads(folder: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _is_step(name: str, pattern: str) -> bool:
-    """A name that begins with a dot is hidden from patterns that do not."""
+    """Whether one step matches; only patterns with a leading dot match names with one."""
     return (pattern.startswith(".") or not name.startswith(".")) and fnmatchcase(name, pattern)
 
 
@@ -298,7 +298,7 @@ def _is_step(name: str, pattern: str) -> bool:
 
 
 def _source(name: str, root: Root, entry: Entry, known: Source | None, max_bytes: int) -> Source | Fault:
-    """What is known of a file; a Fault where it cannot be read."""
+    """The Source of a file, or a Fault if it cannot be read."""
     if entry.fault:
         return entry.fault
     if _shown(name) != name:
@@ -318,7 +318,7 @@ def _source(name: str, root: Root, entry: Entry, known: Source | None, max_bytes
 
 
 def _digest(root: Root, entry: Entry) -> str:
-    """Of a file's bytes; of one in a store its size and time, so that it is fetched by the worker that reads it alone."""
+    """The digest of a file's bytes; in a store, of its size and time, so that only the worker that reads it fetches it."""
     if "://" not in root.uri:
         return file_digest(os.path.join(root.uri, entry.name))
     return fingerprint([entry.size, entry.mtime_ns])
@@ -328,12 +328,12 @@ _UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def _shown(name: str) -> str:
-    """A file's name as a text, whatever bytes it is of."""
+    """A file's name as valid text, whatever its bytes."""
     return _UNSHOWN.sub(lambda found: ascii(found[0])[1:-1], name)
 
 
 def places(sources: Sequence[Source], roots: Sequence[Root]) -> Mapping[str, tuple[Root, str]]:
-    """For each document_id its root and its name there."""
+    """The root of each document_id, and its name there."""
     by_prefix = {root.prefix: root for root in roots}
 
     def place(id: str) -> tuple[Root, str]:

@@ -1,4 +1,4 @@
-"""What documents become: passages, and what is known of the files that they came from."""
+"""The products of documents: passages, and records of their source files."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pyarrow as pa
 PASSAGES = pa.schema(
     [
         ("passage_id", pa.string()),  # document_id, "#" and the number within the document: "guide.md#3"
-        ("document_id", pa.string()),  # path relative to the folder that was given, with /; of a row, its own id
+        ("document_id", pa.string()),  # path relative to the given folder, with /; for a row, its own id
         ("title", pa.string()),
         ("headings", pa.list_(pa.string())),  # above the passage, outermost first
-        ("page", pa.int32()),  # the first, from 1; null where there are none
-        ("line", pa.int32()),  # the first, from 1, in the file; null where lines mean nothing
+        ("page", pa.int32()),  # the first, from 1; null without pages
+        ("line", pa.int32()),  # the first, from 1, in the file; null if lines are meaningless
         ("text", pa.string()),
-        ("language", pa.string()),  # ISO 639-1; "" where unknown
+        ("language", pa.string()),  # ISO 639-1; "" if unknown
     ]
 )
 
-# what a metadata column may hold: these follow the columns of PASSAGES
+# types of metadata columns, which follow the columns of PASSAGES
 METADATA_TYPES = {
     "string": pa.string(),
     "int": pa.int64(),
@@ -32,7 +32,7 @@ METADATA_TYPES = {
 
 
 def metadata_columns(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """The columns of a table of passages that are metadata."""
+    """The metadata columns of a table of passages."""
     return {field.name: field.type for field in schema if field.name not in PASSAGES.names}
 
 
@@ -43,15 +43,15 @@ def passages_schema(metadata: Iterable[tuple[str, pa.DataType]] = ()) -> pa.Sche
 
 @dataclass(frozen=True, order=True)
 class Source:
-    """What is known of a file, so that an unchanged one is not read again."""
+    """The record of a file that identifies it as unchanged."""
 
     document_id: str  # of the file: rows of a table have ids of their own
-    uri: str  # where it is: a path, or a URI
+    uri: str  # its location: a path, or a URI
     size: int
-    mtime_ns: int  # 0 where a store has none
+    mtime_ns: int  # 0 if a store has none
     digest: str  # of its bytes
 
     @property
     def known_by(self) -> dict[str, str]:
-        """A file is its name and its bytes, wherever and however old it is."""
+        """A file's identity is its name and bytes, regardless of location and age."""
         return {"document_id": self.document_id, "digest": self.digest}

@@ -35,12 +35,12 @@ from raydist.records import Rejected, rejected_table
 
 DOCUMENTS = pa.schema([("document_id", pa.string()), ("file", pa.string()), ("passages", pa.int32()), ("digest", pa.string())])
 FETCH_BYTES = 1 << 20
-MOST_FILES = 500  # of a part
+MOST_FILES = 500  # per part
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How documents are read: what passages depend on beside the files."""
+    """Settings for reading documents: all that passages depend on besides the files."""
 
     passage_words: int = 120
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class PassageCounts:
-    """What was read of a part's files."""
+    """Counts of a part's files."""
 
     files: int
     documents: int
@@ -65,7 +65,7 @@ class PassageCounts:
 
 @dataclass(frozen=True)
 class DocumentPassages(Stage):
-    """Files -> passages; beside them the documents and what was rejected. Memory: the files of a part."""
+    """Files -> passages, with tables of documents and rejected rows. Memory: the files of a part."""
 
     name: ClassVar[str] = "passages"
 
@@ -76,7 +76,7 @@ class DocumentPassages(Stage):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The files are too many to list."""
+        """The identity with a digest of the files, which are too many to list."""
         known = [source.known_by for source in self.files]
         return {"version": self.version, **_plain(self.reading), "part_bytes": self.part_bytes, "files": fingerprint(known)}
 
@@ -116,12 +116,12 @@ class DocumentPassages(Stage):
 
 
 def _plain(reading: Reading) -> dict[str, Any]:
-    """As the identity has it: in no order but that of names."""
+    """The settings for the identity, as plain mappings, whose order does not matter."""
     return {**vars(reading), "columns": dict(reading.columns), "metadata": dict(reading.metadata)}
 
 
 def _read(file: File, reading: Reading, apart: Apart) -> Iterator[Document | Problem]:
-    """The documents of a file, or one that a process apart has parsed."""
+    """The documents of a file, or a single one parsed in a separate process."""
     if format_of(file.name) in ROWS:
         yield from read_rows(file, reading.columns)
     else:
@@ -133,11 +133,11 @@ def _read(file: File, reading: Reading, apart: Apart) -> Iterator[Document | Pro
 
 @contextmanager
 def fetched(root: Root, name: str, source: Source, max_bytes: int) -> Iterator[File]:
-    """A file on this node, as it was when it was looked at; a Fault where it is another by now."""
+    """A file on this node, unchanged since the scan; raises a Fault if it changed."""
     try:
         if "://" not in root.uri:
             path = Path(root.uri, name)
-            if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait
+            if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would block
                 raise Fault(NOT_A_FILE, "is none any more")
             if file_digest(path) != source.digest:
                 raise Fault(CHANGED, "it is read with the next command")
@@ -152,7 +152,7 @@ def fetched(root: Root, name: str, source: Source, max_bytes: int) -> Iterator[F
 
 
 def _not_there(root: Root, name: str, error: OSError) -> Exception:
-    """A file that is gone is one that has changed. Whatever another command may mend stops this one: parts are kept."""
+    """A missing file counts as changed. Errors that a retry may fix stop the command: finished parts are kept."""
     if "://" in root.uri:
         return StorageError(f"cannot read {root.uri_of(name)}: {error}. Mend that and run the same command again")
     if isinstance(error, FileNotFoundError | NotADirectoryError) and os.path.isdir(root.uri):
@@ -187,7 +187,7 @@ class _Passages:
         self.rejected.append(row)
 
     def add(self, source: Source, document: Document) -> None:
-        """The passages of a document; a row has an id of its own."""
+        """Add the passages of a document; a row has its own id."""
         reading = self.reading
         id = document.id or source.document_id
         language = known_language(document.language) or reading.language or detected(document.blocks, reading.languages)
@@ -205,7 +205,7 @@ class _Passages:
         self.documents.append(known)
 
     def _metadata(self, source: Source, id: str, document: Document) -> dict[str, Value]:
-        """The columns that are kept, as the kinds they are wanted to be."""
+        """The kept columns, as the kinds of the config."""
         kept = self.reading.metadata
         if not kept:
             return document.metadata
@@ -240,7 +240,7 @@ def _jsonable(metadata: Mapping[str, Value]) -> dict[str, Any]:
     return {name: to_json(value) for name, value in metadata.items()}
 
 
-# --- reading what was made -------------------------------------------------------------------------------------------
+# --- reading the results ---------------------------------------------------------------------------------------------
 
 
 def made_documents(made: Made) -> pa.Table:
@@ -249,7 +249,7 @@ def made_documents(made: Made) -> pa.Table:
 
 
 def made_rejected(made: Made) -> pa.Table:
-    """What was rejected, of all parts."""
+    """The rejected rows of all parts."""
     return _beside(made, "rejected", rejected_table([]).schema)
 
 
@@ -268,7 +268,7 @@ def made_kinds(made: Made) -> dict[str, set[str]]:
 
 
 def made_passages(made: Made, keep: Callable[[pa.Table], np.ndarray] | None = None) -> Iterator[pa.Table]:
-    """The passages of each part, with metadata by name and kind; of the documents that `keep` says, where it is given."""
+    """The passages of each part, with metadata by name and kind; only of documents selected by `keep`, if given."""
     for number, table in enumerate(made.tables()):
         if keep:
             documents = read_parquet(made.folder, f"documents-{number:05d}.parquet")

@@ -1,9 +1,9 @@
-"""Answer-aware contrast of the two-stage cross-lingual reader: the question is pulled to gold, away from its nearest rivals.
+"""Answer-aware contrast of the two-stage cross-lingual reader: pulls the question to gold and away from its nearest rivals.
 
 Shapes: B rows of this rank, G rows of the group over all ranks, A best spans of a window, N hard negatives of a row, T tokens,
 H hidden units, V tokens of the vocabulary.
 
-Rivals are compared with gold as normalised text, by numbers instead of strings (text_codes.py).
+Rivals are compared with gold as normalised text, by integer codes instead of strings (text_codes.py).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def span_masks(start_BA: Tensor, end_BA: Tensor, length: int) -> Tensor:
 
 
 def token_means(hidden_BTH: Tensor, mask_BAT: Tensor) -> Tensor:
-    """rep(z): the mean of R over the tokens of each mask, in one matrix product. (Differences of prefix sums lose digits.)"""
+    """rep(z): the mean of R over the tokens of each mask, in one matrix product. (Prefix sums would lose precision.)"""
     return mask_BAT.to(hidden_BTH.dtype) @ hidden_BTH / mask_BAT.sum(-1, keepdim=True).clamp(min=1)
 
 
 def contrast_loss(question_BH: Tensor, gold_BH: Tensor, rivals: Sequence[tuple[Tensor, Tensor]], tau: float) -> Tensor:
-    """Eq. 8 for each row. Unit vectors; rivals are ([B, N, H] of each row's own or [N, H] for all rows, mask [B, N])."""
+    """Eq. 8 for each row. Unit vectors; rivals are ([B, N, H] per row or [N, H] for all rows, mask [B, N])."""
     gold_B = (question_BH * gold_BH).sum(1) / tau
     scores = [gold_B[:, None]]
     for vectors, mask_BN in rivals:
@@ -49,7 +49,7 @@ def contrast_loss(question_BH: Tensor, gold_BH: Tensor, rivals: Sequence[tuple[T
 
 
 class AnswerContrast(Objective):
-    """L_con over rows with an answer, and the two weights of Eq. 9. The task's own loss, beside it, counts `base_weight(step)`.
+    """L_con over rows with an answer, and the two weights of Eq. 9. The task's own loss gets the weight `base_weight(step)`.
 
     >>> import torch, raydist
     >>> from transformers import AutoTokenizer
@@ -81,7 +81,7 @@ class AnswerContrast(Objective):
         super().__init__()
         own = checked_section(AnswerContrastConfig, "objectives.answer_contrast", settings)
         self.top_spans = top_spans
-        self.codes_4V = codes_4V  # not a buffer: those are sent to all ranks in every step
+        self.codes_4V = codes_4V  # not a buffer: DDP broadcasts buffers in every step
         self.alpha, self.tau, self.top, self.theta, self.select = own.alpha, own.tau, own.top, own.theta, own.select
         self.negatives, self.hard_from_others, self.question = own.negatives, own.hard_from_others, own.question
         self.gather, self.max_answer_length, self.first_step = own.gather, max_answer_length, first_step
@@ -92,16 +92,16 @@ class AnswerContrast(Objective):
         return self.alpha if step >= self.first_step else 0.0
 
     def weights(self, step: int) -> dict[str, float]:
-        """alpha; how near the hard negatives are to gold is only logged."""
-        scale = 0.5 if self.span_reduction == "mean" else 1.0  # as the task's own loss: their ratio stays
+        """alpha; the hard negatives' nearness to gold is only logged."""
+        scale = 0.5 if self.span_reduction == "mean" else 1.0  # as for the task's own loss: keeps their ratio
         return {"loss": self.alpha_at(step) * scale} | ({} if self.negatives == "in_batch" else {"nearest": 0.0})
 
     def base_weight(self, step: int) -> float:
-        """What multiplies the task's own loss, hard learning or plain: 1 - alpha."""
+        """The weight of the task's own loss, hard learning or plain: 1 - alpha."""
         return 1.0 - self.alpha_at(step)
 
     def forward(self, batch: Batch, output: ReaderOutput, reader: ReaderModel | None = None) -> dict[str, Term]:
-        """``loss``, and how near the best hard negative is to gold."""
+        """``loss``, and the nearness of the best hard negative to gold."""
         with torch.autocast(output.hidden_BTH.device.type, enabled=False):  # half precision is too coarse for cosines over tau
             return self._terms(batch, output)
 
@@ -133,14 +133,14 @@ class AnswerContrast(Objective):
 
     @torch.no_grad()
     def hard_negatives(self, batch: Batch, output: ReaderOutput) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Each row's theta rivals among its best spans: start, end, text code, and whether there is one. All [B, N]."""
+        """Each row's theta rivals among its best spans: start, end, text code, validity. All [B, N]."""
         start_BA, end_BA, _, valid_BA = self.top_spans(
             output.start_BT, output.end_BT, batch.passage_BT, self.top, self.max_answer_length
         )
         start_BA, end_BA = start_BA.masked_fill(~valid_BA, 0), end_BA.masked_fill(~valid_BA, 0)
         start_BX, end_BX = torch.cat([start_BA, batch.start_B[:, None]], 1), torch.cat([end_BA, batch.end_B[:, None]], 1)
         text_BX = self._texts(batch, start_BX, end_BX)  # gold is the last column
-        # Gold itself has gold's text, so this leaves out the span as well.
+        # Gold itself has gold's text, so this excludes the gold span, too.
         usable_BA = valid_BA & batch.has_answer_B[:, None] & (text_BX[:, :-1] != text_BX[:, -1:])
 
         if self.select == "nearest":  # Eq. 7
@@ -160,14 +160,14 @@ class AnswerContrast(Objective):
 
     @torch.no_grad()
     def _nearness(self, batch: Batch, hard_BH: Tensor, gold_BH: Tensor, usable_B: Tensor) -> Tensor:
-        """This rank's sum of cos(rival, gold). Which rows have a rival is known once they are read, and the count is over rows
-        with an answer: those without a rival count as the group's others do on average (0 where no row has one)."""
+        """This rank's sum of cos(rival, gold). The term's count, fixed before the forward pass, covers all rows with an answer:
+        rows without a rival get the group's mean over the others (0 if no row has a rival)."""
         near_B = (hard_BH * gold_BH).sum(1) * usable_B
         with_rival = gather_group(usable_B.to(near_B.dtype), batch).sum().clamp(min=1)
         return near_B.sum() * (int(batch.world.has_answer.sum()) / with_rival)
 
     def _question(self, batch: Batch) -> Tensor:
-        """Which tokens stand for the question, [B, T]."""
+        """The tokens that represent the question, [B, T]."""
         if self.question == "mean":
             return batch.question_BT
         cls_B = batch.extras.get("cls_B", torch.zeros_like(batch.start_B))
@@ -181,7 +181,7 @@ class AnswerContrast(Objective):
         return gather_group(values_BX, batch) if self.gather else values_BX
 
     def _others(self, batch: Batch) -> Tensor:
-        """K [B, C]: which rows may serve which as negatives. Another passage and another answer text: another row as well."""
+        """K [B, C]: the rows usable as negatives of each row: of another passage and answer text, so never the row itself."""
         world, mine = batch.world, batch.mine.cpu().numpy()
         column = np.arange(len(world)) if self.gather else mine
         same_passage, same_answer = (of[mine][:, None] == of[column] for of in (world.passage, world.answer))

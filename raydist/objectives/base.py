@@ -1,18 +1,18 @@
-"""What objectives share: the batch, the reader's output, a term of the loss.
+"""The common types of objectives: the batch, the reader's output, a term of the loss.
 
 Shapes: B rows of this rank, G rows of the group over all ranks, T tokens, H hidden units.
 
 A step's global batch is cut into groups (one, unless gradients are accumulated), and each group is spread over the ranks.
-Every rank knows a few numbers about every row of the step (``GroupRows``), read from the same memory-mapped file, so draws
-and counts agree on all ranks without a word between them. Draws are keyed by (seed, step, row), never by rank.
+Every rank holds a few numbers about every row of the step (``GroupRows``), read from the same memory-mapped file, so draws
+and counts agree on all ranks without communication. Draws are keyed by (seed, step, row), never by rank.
 
-An objective returns its parts by name, unweighted, each a ``Term``; ``weights(step)`` says how much each part counts, and the
-training loop alone applies it:
+An objective returns its parts by name, unweighted, each a ``Term``; ``weights(step)`` returns their weights, and only the
+training loop applies them:
 
     loss of this rank = total_scale * sum over parts of weights(step)[part] * term.mean        (summed over ranks: the loss)
 
-A part of weight 0 is logged and nothing else (an accuracy, say). A term whose count is 0 measured nothing in this step: its
-total is a zero that touches every parameter of the objective, and a running mean leaves it out.
+A part of weight 0 is only logged (an accuracy, say). A term whose count is 0 measured nothing in this step: its total is a zero
+that touches every parameter of the objective, and running means skip it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from raydist.draws import keyed_uniform
 
 @dataclass(frozen=True)
 class GroupRows:
-    """What is known on every rank about all rows of one group. Arrays of length G."""
+    """The facts about all rows of one group that every rank holds. Arrays of length G."""
 
     row: np.ndarray  # int64, the row's number in the training file
     has_answer: np.ndarray  # bool, the gold span lies wholly inside this window
@@ -46,7 +46,7 @@ class GroupRows:
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one rank in one group. For a loop of one's own, in one process, `whole` makes one from tensors.
+    """The rows of one rank in one group. For your own loop, in one process, `whole` makes a batch from tensors.
 
     >>> import torch, raydist
     >>> ids = torch.randint(5, 30, (2, 8))                      # [CLS] question question [SEP] passage passage passage [SEP]
@@ -69,11 +69,11 @@ class Batch:
     has_answer_B: Tensor  # bool
     token_types_BT: Tensor | None
     groups: tuple[GroupRows, ...]  # all groups of this step
-    group: int  # which of them this batch belongs to
-    mine: Tensor  # int64 [B], where this rank's rows stand in the group
+    group: int  # index of this batch's group
+    mine: Tensor  # int64 [B], positions of this rank's rows in the group
     seed: int = 0
     step: int = 0
-    extras: dict[str, Tensor] = field(default_factory=dict)  # what one objective alone needs, by column name
+    extras: dict[str, Tensor] = field(default_factory=dict)  # inputs of a single objective, by column name
 
     @classmethod
     def whole(
@@ -93,10 +93,10 @@ class Batch:
         step: int = 0,
         extras: dict[str, Tensor] | None = None,
     ) -> Batch:
-        """A whole step in one process. `start` and `end` are the gold tokens, both in; masks are [rows, tokens].
+        """A whole step in one process. `start` and `end` are the gold tokens, inclusive; masks are [rows, tokens].
 
-        Left out: every token is real, every row has an answer, and passages and answers all differ. Rows with equal
-        `passage_keys` are about the same passage, with equal `answer_keys` have the same answer text.
+        By default every token is real, every row has an answer, and passages and answers all differ. Rows with equal
+        `passage_keys` share the passage, rows with equal `answer_keys` the answer text.
         """
         rows, device = len(input_ids), input_ids.device
         real = torch.ones_like(input_ids, dtype=torch.bool) if attention is None else attention.bool()
@@ -132,7 +132,7 @@ class Batch:
 
     @property
     def answer_BT(self) -> Tensor:
-        """True on start..end of rows that have an answer in this window."""
+        """True on start..end of rows with an answer in this window."""
         position_T = torch.arange(self.input_ids_BT.shape[1], device=self.input_ids_BT.device)
         inside_BT = (position_T >= self.start_B[:, None]) & (position_T <= self.end_B[:, None])
         return inside_BT & self.has_answer_B[:, None]
@@ -167,7 +167,7 @@ class Term(NamedTuple):
     """A term of the loss: this rank's sum, and the count over the whole step (all ranks, all groups) that normalises it."""
 
     total: Tensor
-    count: float  # type: ignore[assignment]  # hides tuple.count, which nobody needs
+    count: float  # type: ignore[assignment]  # hides tuple.count, which is unused
 
     @property
     def mean(self) -> Tensor:
@@ -175,15 +175,15 @@ class Term(NamedTuple):
 
 
 class Objective(nn.Module):
-    """What an objective is to the training loop: ``forward(batch, output, reader) -> dict[str, Term]``, and this.
+    """The training loop's view of an objective: ``forward(batch, output, reader) -> dict[str, Term]``, and these members.
 
-    A base class, not a protocol, since most objectives need the defaults only.
+    A base class, not a protocol, since most objectives need only the defaults.
     """
 
-    total_scale: float = 1.0  # multiplies the whole loss, other objectives included (published code that divides its sum)
+    total_scale: float = 1.0  # multiplies the whole loss, other objectives included (for published code that divides its sum)
 
     def weights(self, step: int) -> dict[str, float]:
-        """The effective weight of every part in this step; the published weight is converted to the span loss in use."""
+        """The effective weight of every part in this step: published weights, converted to the span loss in use."""
         return {}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -196,15 +196,15 @@ class Objective(nn.Module):
 
 
 def masked_mean(values: Tensor, mask: Tensor, dim: int = -1) -> Tensor:
-    """Mean of the values where the mask is set; 0 over an empty set. Same shape for both, or values with trailing dimensions
-    more (mask [B, T] for values [B, T, H], dim=1). What is masked may hold anything, NaN included."""
+    """Mean of the values where the mask is set; 0 over an empty set. Values may have extra trailing dimensions (mask [B, T] for
+    values [B, T, H], dim=1). Masked values may be anything, NaN included."""
     wide = mask.bool().reshape(mask.shape + (1,) * (values.dim() - mask.dim()))
     kept = values.masked_fill(~wide, 0)
     return kept.sum(dim) / wide.sum(dim).clamp(min=1)
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Half precision made float32; what is finer (a test in float64) stays as it is."""
+    """Half precision converted to float32; higher precision (a test in float64) stays."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -213,7 +213,7 @@ def world_size() -> int:
 
 
 class _Gather(torch.autograd.Function):
-    """All ranks' rows, in the group's order. Backward sums what every rank wants of a row and keeps this rank's own rows."""
+    """All ranks' rows, in the group's order. Backward sums every rank's gradient and keeps this rank's own rows."""
 
     @staticmethod
     def forward(ctx, rows_BX: Tensor, mine: Tensor, group_size: int) -> Tensor:
@@ -221,7 +221,7 @@ class _Gather(torch.autograd.Function):
         full_GX = rows_BX.new_zeros((group_size, *rows_BX.shape[1:]))
         full_GX[mine] = rows_BX
         if world_size() > 1:
-            dist.all_reduce(full_GX)  # every row is filled by exactly one rank: a sum is a gather, whatever the slices' sizes
+            dist.all_reduce(full_GX)  # exactly one rank fills each row: a sum is a gather, whatever the slices' sizes
         return full_GX
 
     @staticmethod
@@ -243,13 +243,13 @@ def gather_group(rows_BX: Tensor, batch: Batch) -> Tensor:
 
 
 def gather_rows(rows_BX: Tensor, mine: Tensor, size: int) -> Tensor:
-    """The same for any rows that are spread over the ranks: `mine` says where this rank's stand among all `size` of them."""
+    """`gather_group` for any rows spread over the ranks: `mine` holds the positions of this rank's rows among all `size`."""
     return _Gather.apply(rows_BX, mine, size)
 
 
 def keyed_dropout(values_BX: Tensor, rate: float, batch: Batch, stream: str) -> Tensor:
-    """Dropout that is a pure function of (seed, step, stream, row): the same on every rank, beside any other rows, and whatever
-    padding follows a row's tokens. The rate is taken to the nearest 65536th."""
+    """Dropout that is a pure function of (seed, step, stream, row), independent of the rank, the other rows and the padding.
+    The rate is rounded to the nearest 65536th."""
     row_B = batch.world.row[batch.mine.cpu().numpy()]
     seeds = keyed_uniform(batch.seed, batch.step, stream, row_B) * float(1 << 53)
     size, least = values_BX[:1].numel(), min(round(rate * 65536), 65535)

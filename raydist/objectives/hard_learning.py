@@ -1,14 +1,14 @@
-"""Hard learning of the two-stage cross-lingual reader: the n-best spans of a base reader, weighed by closeness to gold.
+"""Hard learning of the two-stage cross-lingual reader: the n-best spans of a base reader, weighted by closeness to gold.
 
 Shapes: B rows of this rank, K spans of a row's n-best set Z, T tokens.
 
 Z comes with the batch, as ``extras``: ``nbest_start_BK`` and ``nbest_end_BK`` (tokens of this window, inclusive),
 ``nbest_mask_BK`` (the span exists and lies wholly in this window), ``nbest_type_BK`` (0 gold, 1 one boundary agrees, 2 neither)
-and ``nbest_gold_B`` (where gold stands). Equation 5 of the paper cannot be used as printed (its weights cancel or vanish): what
-is here is a tempered marginal likelihood with a prior that prefers overlap with gold, and a floor under gold (methods 6.4).
+and ``nbest_gold_B`` (gold's position). Equation 5 of the paper cannot be used as printed (its weights cancel or vanish); this
+is a tempered marginal likelihood with a prior that prefers overlap with gold, and a floor under gold (methods 6.4).
 
-This is the task's own loss, in place of the plain span loss. A window without the answer takes no part in hard learning and
-keeps the span loss of the plain reader (its label is CLS): with one span in Z, or rho = 1, all is as in the plain reader.
+This is the task's own loss, in place of the plain span loss. A window without the answer is exempt from hard learning and keeps
+the span loss of the plain reader (its label is CLS). With one span in Z, or rho = 1, the loss is that of the plain reader.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def overlap_f1(start_BK: Tensor, end_BK: Tensor, gold_start_B: Tensor, gold_end_
 
 
 def masked_log_softmax(score_BK: Tensor, mask_BK: Tensor) -> Tensor:
-    """Log-softmax over the masked-in elements; the others get a hugely negative, finite value and no gradient."""
+    """Log-softmax over the masked-in elements; the others get a very negative, finite value and no gradient."""
     return _hide(score_BK, mask_BK).log_softmax(1)
 
 
@@ -47,14 +47,14 @@ def tempered_marginal(loss_BK: Tensor, log_prior_BK: Tensor, mask_BK: Tensor, te
 
 
 def _hide(score_BK: Tensor, mask_BK: Tensor) -> Tensor:
-    """Finite, so that a row with nothing in its mask has a defined gradient (none) instead of NaN."""
+    """Finite, so that a row with an empty mask has a zero gradient instead of NaN."""
     return score_BK.masked_fill(~mask_BK, torch.finfo(score_BK.dtype).min)
 
 
 class HardLearning(Objective):
     """L_hl of every row; replaces the span loss. ``learned`` alone has parameters: one number per type of span.
 
-    Each row has the spans that a base reader ranks best, gold among them, as columns of the batch's extras:
+    Each row has a base reader's best spans, gold among them, as columns of the batch's extras:
 
     >>> import torch, raydist
     >>> reader = raydist.SpanReader.over("builtin:tiny")
@@ -84,11 +84,11 @@ class HardLearning(Objective):
             self.type_logits = nn.Parameter(torch.tensor([4.0, 0.0, -2.0]))  # gold, one boundary, neither
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The learned prior: at the encoder's rate its three numbers would hardly leave where they start."""
+        """The learned prior: at the encoder's rate its three numbers would hardly move."""
         return [{"params": [self.type_logits], "lr": PRIOR_LR, "weight_decay": 0.0}] if self.mode == "learned" else []
 
     def weights(self, step: int) -> dict[str, float]:
-        """1 on the scale of start plus end loss, and eta for the anchor; how Z is weighed is only logged."""
+        """1 on the scale of start plus end loss, and eta for the anchor; Z's weighting is only logged."""
         scale = 0.5 if self.span_reduction == "mean" else 1.0
         anchor = {"anchor": self.eta * scale} if self.mode == "learned" else {}
         logged = {} if self.mode == "ce" else {"entropy": 0.0, "gold_first": 0.0}
@@ -99,11 +99,11 @@ class HardLearning(Objective):
         return float(keyed_uniform(seed, step, "hard_em", np.zeros(1, np.int64))[0]) < min(step / self.hard_em_steps, 0.8)
 
     def forward(self, batch: Batch, output: ReaderOutput, reader: ReaderModel | None = None) -> dict[str, Term]:
-        """``loss`` (and ``anchor``) over all rows; over rows with an answer, how Z is weighed."""
+        """``loss`` (and ``anchor``) over all rows; Z's weighting over rows with an answer."""
         log_start_BT, log_end_BT = span_log_probs(output, batch, self.mask_non_passage)
         plain_B = -(log_start_BT.gather(1, batch.start_B[:, None]) + log_end_BT.gather(1, batch.end_B[:, None])).squeeze(1)
         rows, answered = batch.count(len), batch.count(lambda rows: rows.has_answer.sum())
-        if self.mode == "ce":  # gold alone: no set is asked for
+        if self.mode == "ce":  # gold alone: needs no set
             return {"loss": Term(plain_B.sum(), rows)}
 
         start_BK, end_BK, mask_BK, gold_B = self._spans(batch)
@@ -130,7 +130,7 @@ class HardLearning(Objective):
         if self.mode == "learned":
             terms["anchor"] = Term(anchor_B.masked_fill(~has_B, 0).sum(), rows)
         with torch.no_grad():
-            score_BK = -loss_BK  # mml, hard_em: P(z) over its sum in Z, by which L_mml weighs each span's gradient
+            score_BK = -loss_BK  # mml, hard_em: P(z) normalised over Z, L_mml's weight of each span's gradient
             if self.mode in ("posterior", "learned"):
                 score_BK = log_prior_BK - loss_BK / self.temperature  # the minimiser w of G
             log_weight_BK = masked_log_softmax(score_BK, mask_BK)
@@ -141,7 +141,7 @@ class HardLearning(Objective):
         return terms
 
     def _spans(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Z of this window, what is masked moved to position 0; refused where gold is not what the rows say."""
+        """Z of this window, with masked spans at position 0; rejected if its gold differs from the rows' gold."""
         missing = {"nbest_start_BK", "nbest_end_BK", "nbest_mask_BK", "nbest_type_BK", "nbest_gold_B"} - batch.extras.keys()
         if missing:
             raise InputError(
@@ -165,9 +165,9 @@ class HardLearning(Objective):
 
 
 def put_gold_in(spans: np.ndarray, gold: tuple[int, int], size: int) -> tuple[np.ndarray, int]:
-    """The best ``size`` spans [K, 2] (character start and end, best first) with gold among them, and where it stands.
+    """The best ``size`` spans [K, 2] (character start and end, best first) with gold among them, and gold's position.
 
-    Where gold is missing it takes the place of the last one, or the next place of a list that is shorter than ``size``.
+    A missing gold replaces the last span, or extends a list shorter than ``size``.
     """
     if size < 1:
         raise InputError(f"objectives.hard_learning.size should be 1 or more, got {size}")
@@ -180,5 +180,5 @@ def put_gold_in(spans: np.ndarray, gold: tuple[int, int], size: int) -> tuple[np
 
 
 def span_types(spans: np.ndarray, gold: tuple[int, int]) -> np.ndarray:
-    """0 for gold, 1 where exactly one boundary agrees, 2 where neither does."""
+    """0 for gold, 1 if exactly one boundary agrees, 2 if neither does."""
     return (np.asarray(spans).reshape(-1, 2) != gold).sum(axis=1).astype(np.int8)

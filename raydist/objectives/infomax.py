@@ -1,10 +1,10 @@
 """QAInfomax (docs/methods.md 3): an answer stays informative of its context and of the whole text.
 
-Shapes: B rows of this rank, G rows of the group, T tokens, H hidden units, K vectors that meet one row's words.
+Shapes: B rows of this rank, G rows of the group, T tokens, H hidden units, K vectors scored against one row's words.
 
 A row i needs g(x_i, R_i), g(x_i, R_j) and g(x_j, R_i), j its partner. Only the vectors x and s travel between ranks: the rank
-that holds the words R_b multiplies them once with all vectors that meet them, for both discriminators: slot 0 has the row's
-own, slot 1 its partner's, the further slots those of the rows whose partner it is. No words are copied.
+that holds the words R_b multiplies them once with all their vectors, for both discriminators: slot 0 has the row's own vector,
+slot 1 its partner's, the other slots those of the rows whose partner it is. No words are copied.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REDRAWS = 4
 
 
 class Discriminator(nn.Module):
-    """g(x, y) = sigmoid(x^T W y + b), as logits (3.2). It gives x^T W and b: the product with y is done for all x at once."""
+    """g(x, y) = sigmoid(x^T W y + b), as logits (3.2). Returns x^T W and b: the product with y comes for all x at once."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -52,9 +52,9 @@ class Discriminator(nn.Module):
 
 
 def draw_partners(rows: GroupRows, seed: int, step: int, variant: str = "paper") -> np.ndarray:
-    """The partner of every row of the group, [G]; -1 where a row takes no part (3.4). The same on every rank.
+    """The partner of every row of the group, [G]; -1 for rows without one (3.4). The same on every rank.
 
-    ``paper``: a random derangement of the rows with an answer; a partner of the same passage is drawn again, up to four times.
+    ``paper``: a random derangement of the rows with an answer; a partner of the same passage is redrawn, up to four times.
     ``reference``: the next row with an answer, whatever its passage.
     """
     partner_G = np.full(len(rows), -1)
@@ -68,7 +68,7 @@ def draw_partners(rows: GroupRows, seed: int, step: int, variant: str = "paper")
     order = valid[np.argsort(keyed_uniform(seed, step, "infomax.order", rows.row[valid]), kind="stable")]
     place = np.arange(n)
     shift = keyed_uniform(seed, step, "infomax.shift", rows.row[order[:1]])
-    left = np.ones(n, dtype=bool)  # still without a partner
+    left = np.ones(n, dtype=bool)  # rows without a partner so far
     for draw in range(1 + REDRAWS):
         offset = 1 + np.floor((n - 1) * shift).astype(int)  # 1 .. n-1: never the row itself
         partner = order[(place + offset) % n]
@@ -80,7 +80,8 @@ def draw_partners(rows: GroupRows, seed: int, step: int, variant: str = "paper")
 
 
 def meeting_rows(partner_G: np.ndarray, mine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whose vector meets the words of each of my rows, [B, K], -1 for none; and for which row's bound it counts, [B, K]."""
+    """For the words of each of my rows: the rows of the vectors scored against them, [B, K], -1 for none; and the rows whose
+    bounds the scores enter, [B, K]."""
     chosen_by: list[list[int]] = [[] for _ in partner_G]
     for i in np.flatnonzero(partner_G >= 0):
         chosen_by[partner_G[i]].append(i)
@@ -96,13 +97,13 @@ def meeting_rows(partner_G: np.ndarray, mine: np.ndarray) -> tuple[np.ndarray, n
 
 
 def infomax_bound(logits_BKT: Tensor, mask_BT: Tensor, weight_BK: Tensor) -> Tensor:
-    """This rank's share of the sum of LC_i (or GC_i) over rows: slot 0 are pairs of one example, the others are not."""
+    """This rank's share of the sum of LC_i (or GC_i) over rows: slot 0 holds the pairs within one example."""
     score_BKT = torch.cat([F.logsigmoid(logits_BKT[:, :1]), F.logsigmoid(-logits_BKT[:, 1:])], dim=1)
     return (weight_BK * _mean_over_words(score_BKT, mask_BT)).sum()  # log g(x, y) and log(1 - g(x, y'))
 
 
 def hit_rate(logits_BKT: Tensor, mask_BT: Tensor, used_BK: Tensor) -> Tensor:
-    """This rank's share of the sum over rows of the accuracy: pairs of one example are half of it, the others half."""
+    """This rank's share of the sum of accuracies over rows: pairs within one example count half, the others half."""
     right_BKT = torch.cat([logits_BKT[:, :1] > 0, logits_BKT[:, 1:] < 0], dim=1).to(logits_BKT.dtype)
     return (_halves(used_BK) * _mean_over_words(right_BKT, mask_BT)).sum() / 2
 
@@ -112,7 +113,7 @@ def _mean_over_words(values_BKT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def _halves(used_BK: Tensor) -> Tensor:
-    """1, 1/2, 1/2 where a slot is used (3.5)."""
+    """1, 1/2, 1/2 for used slots (3.5)."""
     return torch.cat([used_BK[:, :1], 0.5 * used_BK[:, 1:]], dim=1)
 
 
@@ -120,7 +121,7 @@ class Infomax(Objective):
     """LC and GC with their discriminators; either alone when the other's weight is 0.
 
     Parts ``local`` and ``global`` are -LC and -GC, means over the usable rows; ``local_accuracy`` and ``global_accuracy`` are
-    for looking at. Dropout on the inputs of g is drawn once a vector, by its row, and shared by all pairs that vector is in.
+    only logged. Dropout on the inputs of g is drawn once per vector, by its row, and shared by all pairs of that vector.
     `settings` are the keys of `objectives.infomax`.
 
     >>> import torch, raydist
@@ -142,7 +143,7 @@ class Infomax(Objective):
         check_reduction(span_reduction)
         own = checked_section(InfomaxConfig, "objectives.infomax", settings)
         weight = WEIGHTS[own.variant] if own.weight is None else own.weight
-        scale = weight * (0.5 if span_reduction == "mean" else 1.0)  # lambda belongs to L_span(sum) (3.6)
+        scale = weight * (0.5 if span_reduction == "mean" else 1.0)  # lambda is relative to L_span(sum) (3.6)
         self.part_weights = {part: scale * share for part, share in (("local", own.alpha), ("global", own.beta)) if share}
         self.discriminators = nn.ModuleDict({part: Discriminator(hidden_size) for part in self.part_weights})
         self.context, self.summary, self.variant, self.dropout, self.lr = (
@@ -158,7 +159,7 @@ class Infomax(Objective):
         return self.part_weights | {f"{part}_accuracy": 0.0 for part in self.part_weights}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The discriminators, where they have a rate of their own: no decay then."""
+        """The discriminators, if they have their own rate: then without decay."""
         if self.lr is None:
             return []
         return [{"params": list(self.discriminators.parameters()), "lr": self.lr, "weight_decay": 0.0}]
@@ -198,12 +199,12 @@ class Infomax(Objective):
         return keyed_dropout(values_BX, self.dropout, batch, stream) if self.training and self.dropout else values_BX
 
     def vectors_and_words(self, batch: Batch, hidden_BTH: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """x and s of my rows [B, H], and the words they are set against [B, T] (3.3; the reference column of 3.8)."""
+        """x and s of my rows [B, H], and masks of the words to score them against [B, T] (3.3; the reference column of 3.8)."""
         T, device = hidden_BTH.shape[1], hidden_BTH.device
         position_T = torch.arange(T, device=device)
         if self.variant == "reference":
             low_B = (batch.start_B - self.context).clamp(min=0)
-            high_B = (batch.end_B + self.context - 1).clamp(max=T - 1).maximum(batch.end_B)  # the answer is always in it
+            high_B = (batch.end_B + self.context - 1).clamp(max=T - 1).maximum(batch.end_B)  # always contains the answer
             window_BT = (position_T >= low_B[:, None]) & (position_T <= high_B[:, None])
             inside_BT = (position_T >= batch.start_B[:, None]) & (position_T <= batch.end_B[:, None])
             answer_BT, others_BT = window_BT, ~inside_BT  # specials and padding included, as released
@@ -215,7 +216,7 @@ class Infomax(Objective):
             others_BT = (batch.question_BT | batch.passage_BT) & ~answer_BT
 
         def draw(stream: str) -> Tensor:
-            """One position of low..high in each row."""
+            """One position in low..high per row."""
             uniform = keyed_uniform(batch.seed, batch.step, stream, batch.world.row[batch.mine.cpu().numpy()])
             return low_B + (torch.from_numpy(uniform).to(device) * (high_B - low_B + 1)).floor().long()
 

@@ -1,9 +1,9 @@
-"""What objectives over pairs of texts are given: tokens, and batches of (question, sentence) pairs.
+"""Inputs of objectives over pairs of texts: tokens, and batches of (question, sentence) pairs.
 
 Shapes: B pairs of this rank, G pairs of the group over all ranks, K mined negatives (of this rank, or of the group), T tokens.
 
-As with the reader's batches (base.py), every rank knows a few numbers about every pair of the step: weights, keys, known
-positives. Masks and counts then agree on all ranks without a word between them.
+As with the reader's batches (base.py), every rank holds a few numbers about every pair of the step: weights, keys, known
+positives. So masks and counts agree on all ranks without communication.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Tokens:
 
     ids_BT: Tensor
     attention_BT: Tensor  # bool, real tokens
-    types_BT: Tensor | None = None  # None where the model has no token types
+    types_BT: Tensor | None = None  # None if the model has no token types
 
     def __len__(self) -> int:
         return len(self.ids_BT)
 
     def take(self, rows: Tensor) -> Tokens:
-        """Some of the rows, padded to the longest of them only."""
+        """Some of the rows, padded to their longest."""
         width = int(self.attention_BT[rows].sum(1).max()) if len(rows) else 1
         return self._changed(lambda part: part[rows][:, :width])
 
@@ -47,17 +47,17 @@ class Tokens:
         return Tokens(change(self.ids_BT), change(self.attention_BT), types_BT)
 
     def inputs(self) -> dict[str, Tensor]:
-        """As a model of transformers wants them."""
+        """Keyword arguments for a model of transformers."""
         given = {"input_ids": self.ids_BT, "attention_mask": self.attention_BT.long()}
         return given if self.types_BT is None else given | {"token_type_ids": self.types_BT}
 
 
 def join_tokens(parts: Sequence[Tokens]) -> Tokens:
-    """All rows of some inputs, one after the other."""
+    """The rows of all inputs, concatenated."""
     widest = max(part.ids_BT.shape[1] for part in parts)
 
     def joined(tensors: Sequence[Tensor]) -> Tensor:
-        # what is padded is masked, so any id will do
+        # padding is masked, so any id will do
         return torch.cat([torch.nn.functional.pad(tensor, (0, widest - tensor.shape[1])) for tensor in tensors])
 
     types = [part.types_BT for part in parts if part.types_BT is not None]
@@ -75,8 +75,8 @@ class GroupBatch:
     rows_name: ClassVar[str] = "pairs"  # in messages
 
     groups: tuple[Any, ...]  # all groups of this step
-    group: int  # which of them this batch belongs to
-    mine: Tensor  # int64 [B], where this rank's rows stand in the group
+    group: int  # index of this batch's group
+    mine: Tensor  # int64 [B], positions of this rank's rows in the group
     seed: int = 0
     step: int = 0
 
@@ -96,7 +96,7 @@ class GroupBatch:
 
 @dataclass(frozen=True)
 class CrossGroup:
-    """What is known on every rank about all pairs of one group that a cross-encoder is trained on."""
+    """The facts about all pairs of one group of a cross-encoder's batch that every rank holds."""
 
     row: np.ndarray  # int64, the row's number in the training file
 
@@ -106,7 +106,7 @@ class CrossGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossBatch(GroupBatch):
-    """``[CLS] question [SEP] sentence [SEP]`` and whether the one answers the other.
+    """``[CLS] question [SEP] sentence [SEP]``, labelled by whether the sentence answers the question.
 
     >>> import torch, raydist
     >>> tokens = raydist.Tokens(torch.randint(5, 30, (3, 7)), torch.ones(3, 7, dtype=torch.bool))
@@ -128,16 +128,16 @@ class CrossBatch(GroupBatch):
 
 @dataclass(frozen=True)
 class PairGroup:
-    """What is known on every rank about all pairs of one group that a dual encoder is trained on. G pairs, K negatives."""
+    """The facts about all pairs of one group of a dual encoder's batch that every rank holds. G pairs, K negatives."""
 
     row: np.ndarray  # int64 [G], the row's number in the training file
     question: np.ndarray  # int64 [G], key of the question
     bag_key: np.ndarray  # int64 [G], of the answer: equal for sentences of the same words, in any order
     weight: np.ndarray  # float64 [G]
-    positives: np.ndarray  # int64, bag keys: the known positives of all questions, one row after the other
-    positives_of: np.ndarray  # int64, to which of the G rows each belongs
-    negative_bag_key: np.ndarray  # int64 [K], of the mined negatives, one row after the other
-    negative_of: np.ndarray  # int64 [K], to which of the G rows each belongs
+    positives: np.ndarray  # int64, bag keys: the known positives of all questions, in row order
+    positives_of: np.ndarray  # int64, the row (of G) of each
+    negative_bag_key: np.ndarray  # int64 [K], of the mined negatives, in row order
+    negative_of: np.ndarray  # int64 [K], the row (of G) of each
     has_teacher: np.ndarray  # bool [G], has a negative, and logits for it and for the positive
 
     def __len__(self) -> int:
@@ -146,7 +146,7 @@ class PairGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class PairBatch(GroupBatch):
-    """Questions and their answers; with mined negatives and a teacher's logits where there are any.
+    """Questions and their answers, optionally with mined negatives and a teacher's logits.
 
     >>> import torch, raydist
     >>> questions, answers = (raydist.Tokens(torch.randint(5, 30, (4, 6)), torch.ones(4, 6).bool()) for _ in range(2))
@@ -157,10 +157,10 @@ class PairBatch(GroupBatch):
 
     questions: Tokens
     answers: Tokens
-    negatives: Tokens | None  # [K, T], this rank's; None where it has none
-    negatives_mine: Tensor  # int64 [K], where this rank's negatives stand among the group's
-    negative_row_K: Tensor  # int64 [K], to which of this rank's B rows each belongs; rises
-    teacher_B: Tensor  # float, the teacher's logit of the pair itself; 0 where it is not known
+    negatives: Tokens | None  # [K, T], this rank's; None if it has none
+    negatives_mine: Tensor  # int64 [K], positions of this rank's negatives among the group's
+    negative_row_K: Tensor  # int64 [K], the row (of this rank's B) of each; ascending
+    teacher_B: Tensor  # float, the teacher's logit of the pair itself; 0 if unknown
     teacher_K: Tensor  # float, of each negative
 
     @classmethod
@@ -175,8 +175,8 @@ class PairBatch(GroupBatch):
     ) -> PairBatch:
         """A whole step in one process, without mined negatives: each row's negatives are the other rows' answers.
 
-        Left out: weights are 1, and questions and answers all differ. Rows with equal `question_keys` ask the same, with equal
-        `answer_keys` have the same words for an answer: they are no negatives of each other.
+        By default weights are 1, and questions and answers all differ. Rows with equal `question_keys` (the same question) or
+        equal `answer_keys` (answers of the same words) are no negatives of each other.
         """
         rows, device = len(questions), questions.ids_BT.device
         nothing = np.zeros(0, np.int64)
@@ -207,7 +207,7 @@ class PairBatch(GroupBatch):
 
 
 class PairVectors(NamedTuple):
-    """A dual encoder's output for a batch; all of length 1. No rows of negatives where there are none.
+    """A dual encoder's output for a batch: unit vectors. Zero rows of negatives if there are none.
 
     >>> import torch, raydist
     >>> vectors = torch.nn.functional.normalize(torch.randn(2, 4, 8), dim=2)

@@ -1,9 +1,9 @@
-"""PFA (docs/methods.md 4): perturb the word embeddings, read a second time, align the two outputs.
+"""PFA (docs/methods.md 4): perturb the word embeddings, make a second pass, align the two outputs.
 
-Shapes: B rows of this rank, T tokens, H hidden units, E embedding units, N tokens that are aligned on this rank, K units of the
+Shapes: B rows of this rank, T tokens, H hidden units, E embedding units, N tokens aligned on this rank, K units of the
 critic, S sampled tokens of a row.
 
-Every mean over tokens is a sum here and a count over all ranks, so that ranks need not hold equally many tokens.
+Every mean over tokens is a local sum and a count over all ranks, so ranks may hold different numbers of tokens.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEAK = 0.01  # slope of LeakyReLU below 0
 
 
 def token_distances(kind: str, clean_NH: Tensor, perturbed_NH: Tensor) -> Tensor:
-    """How far each token moved, [N] (4.3, 4.4)."""
+    """The distance that each token moved, [N] (4.3, 4.4)."""
     if kind == "cos":
         return 1 - F.cosine_similarity(clean_NH, perturbed_NH, dim=1)
     if kind == "fro":
@@ -58,7 +58,7 @@ def _kl(log_p_NH: Tensor, log_q_NH: Tensor) -> Tensor:
 def sinkhorn_divergence(x_NH: Tensor, y_NH: Tensor, weight_N: Tensor, *, epsilon: float, iterations: int) -> Tensor:
     """OT(x, y) - OT(x, x)/2 - OT(y, y)/2, entropic, cost ||x - y||^2 / H; 0 where x = y.
 
-    Both clouds have the same weights, which sum to 1. The gradient is that of the iterations as they are.
+    Both clouds have the same weights, which sum to 1. Gradients go through the unrolled iterations.
     """
     log_weight_N = weight_N.clamp(min=1e-30).log()
 
@@ -84,8 +84,8 @@ class SlopeCritic(Protocol):
 def _start_as_projection(inner: nn.Linear, outer: nn.Linear, words_VE: Tensor | None) -> None:
     """M(e) = m + P^T P (e - m), by pairs of units: LeakyReLU(z) - LeakyReLU(-z) = (1 + LEAK) z (4.1).
 
-    P has as many directions as there are pairs, all of them at most: the main ones of the word table around its mean m, or
-    without a table any, and m = 0. Units beyond the pairs begin with no say.
+    P has one direction per pair of units, at most all: the principal ones of the word table around its mean m, or without a
+    table arbitrary ones and m = 0. Units beyond the pairs start with zero output weight.
     """
     units, size = inner.weight.shape
     pairs = min(units // 2, size)
@@ -107,8 +107,8 @@ class Critic(nn.Module):
     """H(c) = v . LeakyReLU(U c + a) + b.
 
     H is linear in c wherever no unit changes sign, LeakyReLU(z) = leak(z) z, so its gradient is U^T (v leak) in closed form and
-    H(c) = gradient . c + (v leak) . a + b. With the leaks taken as constants, which they are almost everywhere, value and
-    gradient take two products over the tokens, and their derivative in U, v and a one more.
+    H(c) = gradient . c + (v leak) . a + b. With the leaks as constants, which they are almost everywhere, value and gradient
+    take two products over the tokens, and their derivative in U, v and a one more.
     """
 
     def __init__(self, hidden_size: int, size: int) -> None:
@@ -122,7 +122,7 @@ class Critic(nn.Module):
         outer_K = self.outer.weight[0]
 
         def leaked(units_KX: Tensor) -> Tensor:
-            """Sums over units, each times its leak: 1 where it is open, LEAK elsewhere."""
+            """Sums over units, each times its leak: 1 if open, else LEAK."""
             return LEAK * units_KX.sum(0) + (1 - LEAK) * (open_NK @ units_KX)
 
         slope_NH = leaked(outer_K[:, None] * self.inner.weight)
@@ -131,7 +131,7 @@ class Critic(nn.Module):
 
 
 def slope_penalty(slope_NH: Tensor, kind: str) -> Tensor:
-    """What the norm of a gradient costs, [N]: squared (the paper), or its distance from 1, above or on both sides."""
+    """The penalty on the norm of a gradient, [N]: squared (the paper), or its distance from 1, above or on both sides."""
     square_N = slope_NH.square().sum(1)
     if kind == "squared":
         return square_N
@@ -156,16 +156,16 @@ def with_critic_fixed(distance: Tensor, slopes: tuple[Tensor, Tensor], clean_NH:
 
 
 class Pfa(Objective):
-    """The second pass and what is asked of it.
+    """The second pass and its losses.
 
     Parts: ``perturbed_span`` (L_St, in the reduction of the span loss), ``alignment`` (L_ali), with ``w1`` also ``critic``
-    (-D + gamma GP, which H alone minimises) and ``penalty`` (GP, for looking at). ``gaussian`` is the baseline SWEP with its
+    (-D + gamma GP, which H alone minimises) and ``penalty`` (GP, only logged). ``gaussian`` is the baseline SWEP with its
     own loss (4.8) and has ``perturbed_span`` and ``kl``; lambdas, alignment and scope are not used there. ``words_VE`` is the
-    reader's table of words as it is now, which ``start: projection`` looks at.
+    reader's current table of word embeddings, which ``start: projection`` needs.
 
-    With ``every`` = n it acts in one step of n, with the same weights: its share of the training is what n is there to lower.
+    With ``every`` = n it acts in one step of n, with the same weights: n is meant to lower its share of the training.
     ``critic_steps`` moves H that many times before the step, each tensor by ``critic_lr`` in root mean square along its
-    gradient, which is Adam's size of a step with no state to keep, to checkpoint or to synchronise; gradients are summed over
+    gradient: Adam's step size without any state to keep, to checkpoint or to synchronise; gradients are summed over
     ranks, so H stays the same everywhere.
 
     >>> import torch, raydist
@@ -216,7 +216,7 @@ class Pfa(Objective):
             if own.align == "w1":
                 self.part_weights |= {"critic": 1.0, "penalty": 0.0}
                 self.critic = Critic(hidden_size, own.critic_size or round(hidden_size * 8 / 3))
-                nn.init.zeros_(self.critic.outer.weight)  # flat: with random slopes the reader would run along them (4.5)
+                nn.init.zeros_(self.critic.outer.weight)  # flat: the reader would drift along random slopes (4.5)
 
     def _build_gaussian(self, hidden_size: int, embedding_size: int) -> None:
         """SWEP (4.8): it starts at the prior, N(1, v0), not at embeddings times 0."""
@@ -260,11 +260,11 @@ class Pfa(Objective):
         return terms
 
     def acts_on(self, batch: Batch) -> Tensor:
-        """The tokens that are perturbed, and aligned: [B, T]."""
+        """The tokens to perturb and align: [B, T]."""
         return batch.passage_BT if self.scope == "passage" else batch.attention_BT
 
     def num_tokens(self, rows: GroupRows) -> int:
-        """How many of them a group has, over all ranks."""
+        """The number of such tokens in a group, over all ranks."""
         return int((rows.passage_tokens if self.scope == "passage" else rows.tokens).sum())
 
     # --- Et from E (4.1)
@@ -284,7 +284,7 @@ class Pfa(Objective):
             changed_BTE = words_BTE * kept_BTE / (1 - self.settings.delta)
         else:
             assert self.mlp is not None
-            with torch.autocast(words_BTE.device.type, enabled=False):  # a divergence in bf16 would be wrong by its rounding
+            with torch.autocast(words_BTE.device.type, enabled=False):  # bf16 is too coarse for a divergence
                 mean_BTE, log_variance_BTE = self.mlp(at_least_float32(hidden_BTH.detach())).chunk(2, dim=-1)
             deviation_BTE = (log_variance_BTE / 2).exp()
             changed_BTE = words_BTE * (mean_BTE + deviation_BTE * keyed_draws(batch, words_BTE, "pfa.gaussian", normal=True))
@@ -315,7 +315,7 @@ class Pfa(Objective):
         if self.critic is None:
             return {"alignment": Term(token_distances(self.settings.align, clean_NH, perturbed_NH).sum(), count)}
 
-        clean_NH, perturbed_NH = self.critic_scale * clean_NH, self.critic_scale * perturbed_NH  # what the critic sees
+        clean_NH, perturbed_NH = self.critic_scale * clean_NH, self.critic_scale * perturbed_NH  # the critic's inputs
         if self.training and batch.group == 0:
             self._improve_critic(clean_NH.detach(), perturbed_NH.detach(), self.num_tokens(batch.world))
         distance, *slopes = critic_scores(self.critic, clean_NH, perturbed_NH)
@@ -323,7 +323,7 @@ class Pfa(Objective):
             penalty = self._mixture(*(slope_penalty(slope_NH, self.settings.penalty).sum() for slope_NH in slopes))
         else:
             leaf_BTE = words_BTE.detach().requires_grad_()
-            again_BTH = reader(batch, leaf_BTE).hidden_BTH  # with its own dropout, on which H's slopes are taken anew
+            again_BTH = reader(batch, leaf_BTE).hidden_BTH  # with its own dropout: H's slopes are recomputed
             again_NH = at_least_float32(again_BTH).flatten(0, 1).index_select(0, token_N)
             again_slope_NH = self.critic(self.critic_scale * again_NH.detach())[1]
             penalty = self._mixture(
@@ -349,7 +349,7 @@ class Pfa(Objective):
         return penalty.detach() + (wanted_MH[token_N] * (slope_NH - slope_NH.detach())).sum()
 
     def _improve_critic(self, clean_NH: Tensor, perturbed_NH: Tensor, num_tokens: int) -> None:
-        """Extra moves of H alone, on finished representations."""
+        """Extra updates of H alone, on fixed representations."""
         for _ in range(self.settings.critic_steps):
             assert self.critic is not None
             parameters = list(self.critic.parameters())
@@ -360,7 +360,7 @@ class Pfa(Objective):
                 if world_size() > 1:
                     dist.all_reduce(gradient)
                 with torch.no_grad():
-                    # nothing depends on the outer bias: its gradient is 0 but for rounding, and 1e-8 keeps it at rest
+                    # nothing depends on the outer bias: its gradient is 0 up to rounding, and 1e-8 keeps it in place
                     parameter.sub_(self.settings.critic_lr * gradient / (gradient.square().mean().sqrt() + 1e-8))
 
     def _sinkhorn(self, batch: Batch, output: ReaderOutput, changed: ReaderOutput) -> Tensor:
@@ -381,7 +381,7 @@ class Pfa(Objective):
         return divergence / world_size()
 
     def _sample(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Some tokens of every row, and how many tokens of the row each stands for (0: none), [B, S]."""
+        """Sampled tokens of every row, and the number of the row's tokens that each represents (0: none), [B, S]."""
         mask_BT = self.acts_on(batch).cpu().numpy()
         row_B = batch.world.row[batch.mine.cpu().numpy()]
         size = max(1, self.settings.sinkhorn_tokens // len(batch.world))

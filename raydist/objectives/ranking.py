@@ -8,8 +8,8 @@ Shapes: B pairs of this rank, G pairs of the group over all ranks, K mined negat
     L      = (1/N) * sum_i w_i * l_i
 
 A rank has its own rows i and all columns j, gathered with gradient: its loss is its part of the sum, for any number of ranks.
-The columns are those of one group: gradient accumulation makes fewer of them (cached gradients, training/cached.py, do not).
-Everything is computed in float32 at least: with s = 100 the exponents reach 100.
+Columns come from one group: gradient accumulation reduces their number (cached gradients, training/cached.py, do not).
+All computations use at least float32: with s = 100 the exponents reach 100.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from raydist.objectives.pairs import CrossBatch, PairBatch, PairGroup, PairVecto
 
 
 def allowed_columns(rows: PairGroup, mine: np.ndarray, mask_known_positives: bool = True) -> np.ndarray:
-    """M of some rows of the group (methods 5.6), bool [B, G + K]: which answers and which mined negatives are their columns.
+    """M of some rows of the group (methods 5.6), bool [B, G + K]: the answers and mined negatives that are their columns.
 
-    A column is left out where it has the words of the row's answer, or of another known positive (gold or kept silver) of its
-    question, in any order; an answer also where it comes from the same question. A row's own answer is always in.
+    Excludes columns with the words, in any order, of the row's answer or of another known positive (gold or kept silver) of its
+    question, and other answers of the same question. A row's own answer is always included.
     """
     num_rows, num_columns = len(mine), len(rows) + len(rows.negative_bag_key)
     allowed_BN = np.ones((num_rows, num_columns), bool)
@@ -68,7 +68,7 @@ def margin_mse_losses(scores_BC: Tensor, teacher_BC: Tensor, real_BC: Tensor) ->
 
 
 def kl_losses(scores_BC: Tensor, teacher_BC: Tensor, real_BC: Tensor, temperature: float = 1.0) -> Tensor:
-    """KL(teacher || student) of every row over its candidates, both at a temperature, times its square as is usual."""
+    """KL(teacher || student) of every row over its candidates, both at a temperature, times its square as usual."""
     lowest = torch.finfo(scores_BC.dtype).min / 2
     student_BC = (scores_BC / temperature).masked_fill(~real_BC, lowest).log_softmax(1)
     teacher_BC = (teacher_BC / temperature).masked_fill(~real_BC, lowest).log_softmax(1)
@@ -76,7 +76,7 @@ def kl_losses(scores_BC: Tensor, teacher_BC: Tensor, real_BC: Tensor, temperatur
 
 
 def by_row(own_B: Tensor, negative_K: Tensor, row_K: Tensor) -> tuple[Tensor, Tensor]:
-    """Values of the answers and of the negatives as one row per question, [B, C], and which of them are real."""
+    """Values of the answers and of the negatives as one row per question, [B, C], and the mask of real ones."""
     size_B = torch.bincount(row_K, minlength=len(own_B))
     width = int(size_B.max()) if len(size_B) else 0
     real_BC = torch.arange(1 + width, device=own_B.device) < 1 + size_B[:, None]
@@ -115,7 +115,7 @@ class Ranking(Objective):
 
     def _in_batch(self, batch: PairBatch, vectors: PairVectors) -> dict[str, Term]:
         rows: PairGroup = batch.world
-        # one gather for both: a rank without negatives of its own must take part in the backward sum as well
+        # one gather for both: a rank without negatives must also join the backward sum
         own = torch.cat([vectors.answer_BD, vectors.negative_KD])
         places = torch.cat([batch.mine, len(rows) + batch.negatives_mine])
         column_ND = gather_rows(own, places, len(rows) + len(rows.negative_bag_key))
@@ -123,7 +123,7 @@ class Ranking(Objective):
         allowed = allowed_columns(rows, batch.mine.cpu().numpy(), self.mask_known_positives)
         allowed_BN = torch.from_numpy(allowed).to(scores_BN.device)
         losses_B = softmax_losses(scores_BN, batch.mine, allowed_BN, self.objective)
-        with torch.no_grad():  # ties count as errors: vectors that are all the same rank nothing
+        with torch.no_grad():  # ties count as errors: identical vectors score 0
             others_BN = scores_BN.masked_fill(~allowed_BN, -torch.inf).scatter(1, batch.mine[:, None], -torch.inf)
             is_first_B = scores_BN.gather(1, batch.mine[:, None]).squeeze(1) > others_BN.max(1).values
         accuracy = Term(is_first_B.to(losses_B.dtype).sum(), batch.count(len))
@@ -148,7 +148,7 @@ class Ranking(Objective):
         count = batch.count(lambda rows: usable(rows).sum())
         if self.normalise == "weight_sum":
             weight_sum = batch.count(lambda rows: rows.weight[usable(rows)].sum())
-            total = total * (count / weight_sum if weight_sum > 0 else 0.0)  # so that total / count is the weighted mean
+            total = total * (count / weight_sum if weight_sum > 0 else 0.0)  # makes total / count the weighted mean
         return Term(total, count)
 
 
@@ -170,7 +170,7 @@ class CrossEntropy(Objective):
     def forward(self, batch: CrossBatch, logit_B: Tensor, cross_encoder: Any = None) -> dict[str, Term]:
         logit_B = at_least_float32(logit_B)
         label_B = batch.label_B.to(logit_B.dtype)
-        if logit_B.shape != label_B.shape:  # [B, 1] would broadcast to [B, B] without a word
+        if logit_B.shape != label_B.shape:  # [B, 1] would silently broadcast to [B, B]
             shapes = f"{list(logit_B.shape)} for labels of shape {list(label_B.shape)}"
             raise InputError(f"logits of shape {shapes}; wanted one logit for each pair")
         count = batch.count(len)

@@ -1,6 +1,6 @@
 """The task itself: cross-entropy of the gold start and end (docs/methods.md 2.2, 2.3). Shapes: B rows, T tokens.
 
-The null span of a row without an answer is its CLS position: column ``cls_B`` of the batch's extras, or 0 where there is none.
+The null span of a row without an answer is its CLS position: column ``cls_B`` of the batch's extras, or 0 without that column.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ REDUCTIONS = ("mean", "sum")
 
 
 def check_reduction(span_reduction: str) -> str:
-    """The reduction itself; anything but mean and sum is refused."""
+    """Return the reduction; reject all but mean and sum."""
     if span_reduction not in REDUCTIONS:
         raise InputError(f"span_reduction is {span_reduction!r}; it is one of {', '.join(REDUCTIONS)}")
     return span_reduction
 
 
 def allowed_positions(batch: Batch, mask_non_passage: bool = True) -> Tensor:
-    """Where an answer may start or end: the passage and CLS, or (``mask_non_passage`` off) every real token."""
+    """Positions where an answer may start or end: the passage and CLS, or (``mask_non_passage`` off) every real token."""
     if not mask_non_passage:
         return batch.attention_BT
     cls_B = batch.extras.get("cls_B", torch.zeros_like(batch.start_B))
@@ -54,7 +54,7 @@ def span_term(output: ReaderOutput, batch: Batch, *, span_reduction: str, mask_n
 
 
 class Span(Objective):
-    """L_span, in the reduction that the weights of all other objectives are converted to: the loss of a plain reader.
+    """L_span, the loss of a plain reader; its reduction scales the weights of all other objectives.
 
     >>> import torch, raydist
     >>> reader = raydist.SpanReader.over("builtin:tiny")

@@ -1,14 +1,14 @@
-"""The normalised text of any span of tokens as one 64-bit number, read off sums over prefixes: no strings in a training step.
+"""The normalised text of any span of tokens as one 64-bit number, from prefix sums: no strings in a training step.
 
 Shapes: B rows, T tokens, A spans of a row, V tokens of the vocabulary.
 
-Equal texts have equal numbers, however they were cut into tokens. Different texts have equal numbers far less often than once
-in a billion: letters have random codes, and a letter that two texts use differently enters with a factor, a sum of powers of an
-odd base, of which few low bits vanish.
+Equal texts have equal numbers, however they are tokenized. Different texts collide far less often than once in a billion:
+letters have random codes, and a letter that two texts use differently enters with a factor, a sum of powers of an odd base, of
+which few low bits vanish.
 
-Normalised is as in the ``squad`` rule (methods 2.5), and more is taken as equal in two ways: all punctuation of Unicode is
-dropped, not ASCII's alone, and so are blanks. A vocabulary with ## does not tell whether blanks stand beside punctuation; they
-are taken to, as where such tokens are decoded, so that the A of U.S.A. passes for an article.
+Normalisation follows the ``squad`` rule (methods 2.5), but equates more texts in two ways: it drops all Unicode punctuation,
+not only ASCII's, and blanks. A vocabulary with ## does not record blanks beside punctuation; as in decoding such tokens, they
+are assumed, so that the A of U.S.A. counts as an article.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BYTES = {chr(byte): byte for byte in _PRINTED} | {chr(0x100 + i): byte for i, b
 
 
 def text_code(letters: bytes) -> int:
-    """The number of a text, modulo 2^64 and signed as torch has it."""
+    """The number of a text, modulo 2^64 and signed as in torch."""
     code = sum(_LETTERS[letter] * pow(_BASE, i, _WORD) for i, letter in enumerate(letters)) % _WORD
     return code - _WORD if code >= _WORD // 2 else code
 
@@ -44,9 +44,9 @@ ARTICLES = tuple(map(text_code, (b"a", b"an", b"the")))
 def piece_codes(pieces: Sequence[str]) -> Tensor:
     """For every token of a vocabulary: code, base^letters, its inverse modulo 2^64, and whether it begins a word; int64 [4, V].
 
-    Lower case; punctuation, blanks and the marks of word borders leave nothing. Marks are those that most pieces have: ``##``
-    where a word goes on, or ``▁`` or ``Ġ`` where it begins, the last in vocabularies whose letters stand for bytes. Pieces are
-    as the tokenizer stores them: ``tokenizer.convert_ids_to_tokens(range(len(tokenizer)))``.
+    Lower case; punctuation, blanks and word-border marks are dropped. The mark is the most frequent one: ``##`` continues a
+    word, ``▁`` or ``Ġ`` begins one, the latter in byte-level vocabularies. Pieces are as the tokenizer stores them:
+    ``tokenizer.convert_ids_to_tokens(range(len(tokenizer)))``.
 
     >>> import raydist
     >>> raydist.piece_codes(["[CLS]", "bridge", "##s", "Bridge"]).shape
@@ -68,8 +68,8 @@ def _read(piece: str, mark: str) -> tuple[bytes, bool]:
     """The letters of a piece that count, and whether it begins a word."""
     text = piece.removeprefix(mark)
     begins = (text != piece) == (mark != "##")
-    if mark == "Ġ" and _BYTES.keys() >= set(piece):  # else it was added later, and is plain text
-        # half a letter goes through all this as it is (capital or not), and is whole again beside its other half
+    if mark == "Ġ" and _BYTES.keys() >= set(piece):  # else an added token, in plain text
+        # half a letter passes through unchanged (capital or not), and is whole again beside its other half
         text = bytes(_BYTES[letter] for letter in piece).decode("utf-8", "surrogateescape")
         begins = text[:1].isspace()
     kept = "".join(letter for letter in text.lower() if not _dropped(letter))
@@ -90,13 +90,13 @@ class _Prefixes:
         self.sum_BT = F.pad((code_BT * self.before_BT[:, :-1]).cumsum(1), (1, 0))
 
     def between(self, start_BA: Tensor, end_BA: Tensor) -> tuple[Tensor, Tensor]:
-        """The code, and base^letters; of nothing 0 and 1."""
+        """The code, and base^letters; 0 and 1 for an empty range."""
         inverse_BA = self.inverse_BT.gather(1, start_BA)
         code_BA = (self.sum_BT.gather(1, end_BA) - self.sum_BT.gather(1, start_BA)) * inverse_BA
         return code_BA, self.before_BT.gather(1, end_BA) * inverse_BA
 
     def without_article(self, start_BA: Tensor, end_BA: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for tokens of one word, which count for nothing where they read like an article."""
+        """`between` for the tokens of one word, empty if they spell an article."""
         code_BA, scale_BA = self.between(start_BA, end_BA)
         is_article_BA = torch.stack([code_BA == article for article in ARTICLES]).any(0)
         return code_BA.masked_fill(is_article_BA, 0), scale_BA.masked_fill(is_article_BA, 1)
@@ -105,16 +105,16 @@ class _Prefixes:
 def span_text_codes(codes_4BT: Tensor, start_BA: Tensor, end_BA: Tensor) -> Tensor:
     """The normalised text of every span (tokens start..end, inclusive) as one number.
 
-    A span may cut its first and its last word, so those are read as they are; of the words between, articles are left out
+    A span may cut its first and last words, so these are read as they stand; articles among the words between are removed
     beforehand.
     """
     code_BT, scale_BT, inverse_BT, begins_BT = codes_4BT
     T = begins_BT.shape[1]
     position_T = torch.arange(T, device=begins_BT.device)
     begins_BT = begins_BT.bool() | (position_T == 0)
-    first_BT = position_T.where(begins_BT, 0).cummax(1).values  # where the word of a token begins
+    first_BT = position_T.where(begins_BT, 0).cummax(1).values  # start of each token's word
     later_BT = F.pad(position_T.where(begins_BT, T)[:, 1:], (0, 1), value=T)
-    next_BT = later_BT.flip(1).cummin(1).values.flip(1)  # and the word after it
+    next_BT = later_BT.flip(1).cummin(1).values.flip(1)  # start of the next word
 
     whole = _Prefixes(code_BT, scale_BT, inverse_BT)
     _, letters_BT = whole.without_article(first_BT, next_BT)
@@ -122,8 +122,8 @@ def span_text_codes(codes_4BT: Tensor, start_BA: Tensor, end_BA: Tensor) -> Tens
     plain = _Prefixes(*(row.masked_fill(empty_BT, of) for row, of in ((code_BT, 0), (scale_BT, 1), (inverse_BT, 1))))
 
     after_BA = end_BA + 1
-    head_BA = torch.minimum(next_BT.gather(1, start_BA), after_BA)  # where the first word ends
-    tail_BA = torch.maximum(first_BT.gather(1, end_BA), head_BA)  # where the last one begins, if it is another
+    head_BA = torch.minimum(next_BT.gather(1, start_BA), after_BA)  # end of the first word
+    tail_BA = torch.maximum(first_BT.gather(1, end_BA), head_BA)  # start of the last word, if different
     head_code_BA, head_scale_BA = whole.without_article(start_BA, head_BA)
     middle_code_BA, middle_scale_BA = plain.between(head_BA, tail_BA)
     tail_code_BA, _ = whole.without_article(tail_BA, after_BA)

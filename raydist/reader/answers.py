@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from raydist.reader.model import SpanReader
 
 TOGETHER = 256  # pairs in memory at once
-KEPT = PredictConfig().n_best  # spans that share a probability, at least
+KEPT = PredictConfig().n_best  # the softmax covers at least this many spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class AnswerSpan:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The best span of a passage, and what it competes with.
+    """The best span of a passage, and its competitors.
 
-    Probabilities are a softmax over the scores of the best spans (20, or `n_best` if that is more) and of the null span, which
-    stands for "the passage does not say": how sure the reader is among its own choices, without calibration. `text` is the best
-    span even where `answered` is false.
+    Probabilities are a softmax over the scores of the best spans (20, or `n_best` if larger) and of the null span, which means
+    "no answer in this passage". They are not calibrated: they rank the reader's own choices. `text` is the best span even if
+    `answered` is false.
 
     >>> import raydist
     >>> answer = raydist.Reader.load("runs/bridges").ask("When did it fall?", "It fell in 1911.", n_best=20)
@@ -70,7 +70,7 @@ class Answer:
     end: int
     score: float
     probability: float
-    answered: bool  # the null span's score is not above the best span's, by more than the reader's threshold
+    answered: bool  # null score less best score is at most the reader's threshold
     null_score: float
     null_probability: float
     nbest: tuple[AnswerSpan, ...]  # best first; the first is the answer
@@ -78,7 +78,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class ReadingSettings:
-    """How pairs are cut into windows and spans are searched; the names are those of a config's `data` and `predict`."""
+    """Settings of windows and of the span search, named as in a config's `data` and `predict`."""
 
     max_length: int = 384
     max_question_length: int = 64
@@ -88,7 +88,7 @@ class ReadingSettings:
     nbest_compat: str = "exact"
     batch_tokens: int = 4096
     precision: str = "fp32"
-    null_threshold: float = 0.0  # of null score less best score: above it, a question is left unanswered
+    null_threshold: float = 0.0  # a question stays unanswered if null score less best score is above it
 
     @classmethod
     def of_run(cls, data: DataConfig, predict: PredictConfig, null_threshold: float) -> Self:
@@ -98,7 +98,7 @@ class ReadingSettings:
         return cls(**taken, null_threshold=null_threshold)
 
     def within(self, longest: int | None) -> Self:
-        """The same for a model of so many positions: shorter windows where these would be too long."""
+        """The settings for a model with `longest` positions: shorter windows if needed."""
         if longest is None or self.max_length <= longest:
             return self
         return replace(
@@ -131,15 +131,15 @@ class Reader:
         settings = settings or ReadingSettings().within(longest)
         if longest is not None and settings.max_length > longest:
             raise InputError(f"max_length is {settings.max_length}, and the model has {longest} positions: lower it")
-        self._reading: nn.Module = model  # as it is now: its owner may be training it
+        self._reading: nn.Module = model  # not packed: its owner may be training it
         self.model, self.tokenizer, self.settings, self.folder = model.eval(), tokenizer, settings, folder
 
     @classmethod
     def load(cls, name: Path | str, *, device: str | None = None, **settings: Any) -> Reader:
         """The reader of a run (its folder or URI) or of a model (its folder or Hugging Face name).
 
-        A run's reader asks as `raydist predict` does, with the run's own `data.max_length`, `predict.max_answer_length`, and so
-        on; any other gets usual lengths. Either can be changed by name: `Reader.load("runs/bridges", max_answer_length=10)`.
+        A run's reader predicts as `raydist predict` does, with the run's own `data.max_length`, `predict.max_answer_length` and
+        so on; others get defaults. Override settings by name: `Reader.load("runs/bridges", max_answer_length=10)`.
         """
 
         folder, of_run = _locate(name)
@@ -155,7 +155,7 @@ class Reader:
         return next(self._answers([(question, passage)], n_best))
 
     def ask_all(self, pairs: Iterable[tuple[str, str]], *, n_best: int = 1) -> list[Answer]:
-        """The answers to (question, passage) pairs, in their order; read together, which takes less time."""
+        """The answers to (question, passage) pairs, in their order; batched, so faster than one at a time."""
         return list(self._answers(pairs, n_best))
 
     def _answers(self, pairs: Iterable[tuple[str, str]], n_best: int) -> Iterator[Answer]:
@@ -168,7 +168,7 @@ class Reader:
             first += len(block)
 
     def _predict(self, pairs: Sequence[tuple[str, str]], first: int, k: int) -> pa.Table:
-        """One row (PREDICTION_SCHEMA) for each pair; `first` is the number of the first, for messages."""
+        """One row (PREDICTION_SCHEMA) per pair; `first` is the number of the first pair, for messages."""
 
         given = self.settings
         examples = examples_table(_example(question, passage, first + i) for i, (question, passage) in enumerate(pairs))
@@ -213,8 +213,8 @@ def _example(question: str, passage: str, number: int) -> Example:
 
 
 def _answer(row: dict[str, Any], n_best: int, null_threshold: float) -> Answer:
-    """From a row of predictions: the spans share their probability with the null span."""
-    if not row["nbest"]:  # none of those that `top_n_product` looks at is a span of the passage
+    """The answer in a row of predictions; the softmax includes the null span."""
+    if not row["nbest"]:  # no candidate of `top_n_product` is a span of the passage
         return Answer("", 0, 0, -np.inf, 0.0, False, row["null_score"], 1.0, ())
     scores = np.array([span["score"] for span in row["nbest"]] + [row["null_score"]], np.float64)
     weights = np.exp(scores - scores.max())
@@ -228,11 +228,11 @@ def _answer(row: dict[str, Any], n_best: int, null_threshold: float) -> Answer:
     return Answer(best.text, best.start, best.end, best.score, best.probability, answered, null, shares[-1], spans)
 
 
-# --- where a reader is -----------------------------------------------------------------------------------------------
+# --- location of a reader --------------------------------------------------------------------------------------------
 
 
 def _locate(name: Path | str) -> tuple[Path, ReadingSettings | None]:
-    """The model's folder, and the settings of the run that it is of."""
+    """The model's folder, and the settings of its run, if it has one."""
     path = str(name)
     if "://" in path or (Path(path).expanduser() / "config.yaml").is_file():
         run = Storage(path)

@@ -2,8 +2,8 @@
 
 Shapes: B windows of a batch, W windows of all batches, T tokens, L longest answer, S starts kept, N candidates, K spans kept.
 
-The order of spans is fully determined: score from high to low, then start, then end from low to high. Quantised models do give
-equal scores, and ``torch.topk`` promises nothing about equals, so scores are compared together with their position.
+The order of spans is fully determined: score descending, then start, then end ascending. Quantised models do give equal scores,
+and ``torch.topk`` leaves the order of ties undefined, so scores are compared together with their position.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOWEST = float("-inf")
 
 
 class Spans(NamedTuple):
-    """The best spans of each window, best first; where ``valid`` is false the window had no more."""
+    """The best spans of each window, best first; ``valid`` is false once the window has no more."""
 
     start_BK: Tensor  # int64, tokens, inclusive
     end_BK: Tensor
@@ -54,11 +54,11 @@ def top_spans(start_BT: Tensor, end_BT: Tensor, passage_BT: Tensor, k: int, max_
     ([[1, 1]], [[2, 1]], [[5.0, 3.0]])
     """
     L = min(max_answer_length, start_BT.shape[1])
-    start_BT = start_BT.float().where(passage_BT, _LOWEST).add_(0.0)  # so that no sum is minus zero
+    start_BT = start_BT.float().where(passage_BT, _LOWEST).add_(0.0)  # avoids minus zero in the sums
     end_BT = F.pad(end_BT.float().where(passage_BT, _LOWEST), (0, L - 1), value=_LOWEST)
 
     reach_BT = F.max_pool1d(end_BT, L, stride=1)
-    kept_BS = first_k(start_BT + reach_BT, k).sort(1).values  # in the order of the text, and so is the table
+    kept_BS = first_k(start_BT + reach_BT, k).sort(1).values  # in text order, which the table keeps
     row_B1 = torch.arange(len(kept_BS), device=kept_BS.device)[:, None]
     end_BSL = end_BT.unfold(1, L, 1)[row_B1, kept_BS]
     score_BN = end_BSL.add_(start_BT.gather(1, kept_BS)[:, :, None]).flatten(1)
@@ -72,8 +72,8 @@ def top_spans(start_BT: Tensor, end_BT: Tensor, passage_BT: Tensor, k: int, max_
 def top_spans_product(
     start_BT: Tensor, end_BT: Tensor, passage_BT: Tensor, k: int, max_answer_length: int, n: int = 20
 ) -> Spans:
-    """`nbest_compat: top_n_product`: pairs of the n best starts and the n best ends, wherever they lie, then those that are no
-    spans of the passage dropped. Can return fewer than k spans, and miss better ones."""
+    """`nbest_compat: top_n_product`: pairs the n best starts with the n best ends of all positions, then drops pairs that are
+    no spans of the passage. Can return fewer than k spans, and miss better ones."""
     start_BT, end_BT = start_BT.float() + 0.0, end_BT.float() + 0.0  # no minus zero
     start_Bn, end_Bn = first_k(start_BT, n).sort(1).values, first_k(end_BT, n).sort(1).values
     score_Bnn = start_BT.gather(1, start_Bn)[:, :, None] + end_BT.gather(1, end_Bn)[:, None, :]
@@ -101,11 +101,11 @@ def nbest_table(
     contexts: Sequence[str],
     k: int,
 ) -> pa.Table:
-    """One row (PREDICTION_SCHEMA) per example from the spans of all its windows, whatever the order of the windows.
+    """One row (PREDICTION_SCHEMA) per example from the spans of all its windows, in any order.
 
-    ``spans`` are those of all W windows, as tensors or arrays; ``null_score_W`` is start + end logit of CLS; ``example_W`` says
-    whose window it is, as a position in ``ids``. Window w's tokens cover the characters ``[token_start[i], token_end[i])`` of
-    the context for i in ``row_offsets[w] .. row_offsets[w + 1]``, -1 outside the passage.
+    ``spans`` covers all W windows, as tensors or arrays; ``null_score_W`` is start + end logit of CLS; ``example_W`` is the
+    window's example, as a position in ``ids``. Window w's tokens cover the characters ``[token_start[i], token_end[i])`` of the
+    context for i in ``row_offsets[w] .. row_offsets[w + 1]``, -1 outside the passage.
     """
     start_WK, end_WK, score_WK, valid_WK = (np.asarray(x) for x in spans)
     window, _ = valid_WK.nonzero()

@@ -1,4 +1,4 @@
-"""Predictions and gold answers of one test set -> its scores, and one row per question to look at."""
+"""Predictions and gold answers of one test set -> its scores, and one row per question for inspection."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from raydist.reader.metrics import (
 from raydist.records import EVALUATION_SCHEMA, Example, GoldAnswer
 from raydist.statistics import adversarial_scores, bootstrap_interval
 
-Nbest = Mapping[str, Sequence[Mapping[str, Any]]]  # question id -> spans, best first; only "text" is sure to be there
+Nbest = Mapping[str, Sequence[Mapping[str, Any]]]  # question id -> spans, best first; only "text" is guaranteed
 
 
 def with_unique_ids(table: pa.Table) -> pa.Table:
-    """Translations share the ids of their source: an id that occurs again gets its language, as in `es:q1`."""
+    """Prefix repeated ids with their language, as in `es:q1`: translations share the ids of their source."""
     ids = table["id"].to_pylist()
     times = Counter(ids)
     if len(times) == len(ids):
@@ -34,7 +34,7 @@ def with_unique_ids(table: pa.Table) -> pa.Table:
 
 
 def examples_of(table: pa.Table) -> list[Example]:
-    """The examples of a table that can be scored: those with a gold text, whatever its offset, or said to have none."""
+    """The scorable examples of a table: with a gold text, whatever its offset, or marked as impossible."""
     rows = [row | {"answers": [GoldAnswer(**answer) for answer in row["answers"]]} for row in table.to_pylist()]
     return [Example(**row) for row in rows if row["golds"] or row["is_impossible"]]
 
@@ -52,8 +52,8 @@ def evaluate_set(
 ) -> tuple[dict[str, Any], pa.Table]:
     """Scores (flat, without the set's name) and the EVALUATION_SCHEMA table of a test set.
 
-    A set with questions that have no answer (SQuAD v2) is scored with a threshold on null score less best score: the given one,
-    tuned elsewhere, or the best for this very set, which the scores then say.
+    A set with unanswerable questions (SQuAD v2) is scored with a threshold on null score less best score: the given one, tuned
+    elsewhere, or the best for this very set. The scores name the source of the threshold.
     """
     best = {id: spans[0]["text"] if spans else "" for id, spans in nbest.items()}
     scores = score_predictions(best, examples, rule)

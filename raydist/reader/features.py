@@ -1,7 +1,7 @@
 """Questions and passages -> windows of tokens, with offsets back to characters (docs/methods.md 2.1).
 
-A window is `[CLS] question [SEP] part of the passage [SEP]` in the tokenizer's own template, or the passage comes first. What a
-row needs at training time and to map a predicted span back to text is here; texts stay behind.
+A window is `[CLS] question [SEP] part of the passage [SEP]` in the tokenizer's own template, or the passage comes first. A row
+holds all that training and the mapping of predicted spans to text need, but no texts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from raydist.reader.metrics import normaliser
 
 WINDOW_SCHEMA = pa.schema(
     [
-        ("example", pa.int32()),  # row of its example in the part that it was made from
+        ("example", pa.int32()),  # row of its example in the source part
         ("passage", pa.int64()),  # hash of the passage
         ("answer", pa.int64()),  # hash of the normalised gold text
         ("input_ids", pa.list_(pa.int32())),
-        ("token_types", pa.list_(pa.int8())),  # empty where the model has none
+        ("token_types", pa.list_(pa.int8())),  # empty if the model has none
         ("cls", pa.int16()),  # position of the null span
         ("question_start", pa.int16()),  # [start, end) in tokens
         ("question_end", pa.int16()),
@@ -31,7 +31,7 @@ WINDOW_SCHEMA = pa.schema(
         ("start", pa.int16()),  # gold span, inclusive; the cls position where has_answer is false
         ("end", pa.int16()),
         ("has_answer", pa.bool_()),
-        ("char_start", pa.list_(pa.int32())),  # of the passage's tokens alone
+        ("char_start", pa.list_(pa.int32())),  # passage tokens only
         ("char_end", pa.list_(pa.int32())),
     ]
 )
@@ -48,7 +48,7 @@ def make_windows(
     passage_first: bool = False,
     rows: Sequence[int] | None = None,
 ) -> pa.Table:
-    """All windows of the examples (or of those with the given row numbers), in their order."""
+    """All windows of the examples (or of the given rows), in their order."""
     picked = list(range(examples.num_rows)) if rows is None else list(rows)
     if not picked:
         return WINDOW_SCHEMA.empty_table()
@@ -72,7 +72,7 @@ def make_windows(
         ids = window.ids
         sequence = np.array([-1 if part is None else part for part in window.sequence_ids], dtype=np.int8)
         question, passage = np.flatnonzero(sequence == passage_first), np.flatnonzero(sequence == (not passage_first))
-        if not len(passage):  # nothing but blanks
+        if not len(passage):  # only blanks
             continue
         first, last = int(passage[0]), int(passage[-1]) + 1
         offsets = np.array(window.offsets, dtype=np.int32)[first:last]
@@ -105,7 +105,7 @@ def make_windows(
 
 
 def token_span(offsets: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
-    """First and last token (inclusive) of characters [start, end), or None where the tokens do not hold all of them."""
+    """First and last token (inclusive) of characters [start, end), or None unless the tokens cover them all."""
     if not len(offsets) or start < offsets[0, 0] or end > offsets[-1, 1]:
         return None
     first = int(np.searchsorted(offsets[:, 1], start, side="right"))  # the first token that ends after `start`
@@ -123,7 +123,7 @@ def cut_questions(questions: list[str], tokenizer: Any, longest: int) -> list[st
 
 
 def _check_room(records: Sequence[Mapping], questions: list[str], tokenizer: Any, max_length: int, doc_stride: int) -> None:
-    """Every question must leave more room for its passage than the windows overlap, else they would never move on."""
+    """Reject questions that leave the passage no more room than the windows' overlap: windows would never advance."""
     specials = tokenizer.num_special_tokens_to_add(pair=True)
     for record, ids in zip(records, tokenizer(questions, add_special_tokens=False)["input_ids"]):
         if max_length - len(ids) - specials <= doc_stride and max_length - len(ids) - specials < len(record["context"]):

@@ -1,6 +1,6 @@
-"""What the commands do for a reader, top to bottom: data -> training -> predictions -> scores -> report.
+"""The commands for a reader, top to bottom: data -> training -> predictions -> scores -> report.
 
-Each function brings one thing about and needs what the one before it left; what is there already is left alone.
+Each function makes one thing, from the results of the one before it, and reuses what exists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raydist.terminal import said_if_long, say, say_table
 
 
 def run_all(run: Run, *, fresh: bool = False) -> None:
-    """The whole pipeline: all data first, so that a bad file stops it before any model is loaded."""
+    """The whole pipeline; data first, so that a bad file stops it before any model is loaded."""
     if run.config.evaluate.predictions:
         raise InputError(
             "evaluate.predictions are another tool's answers, and `run` trains a reader of its own: score them with "
@@ -50,7 +50,7 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
 
 
 def train(run: Run, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> None:
-    """Train the run's reader, or go on with it; base readers come first, where hard learning asks for them."""
+    """Train the run's reader, or resume it; first the base readers, if hard learning needs them."""
     if run.config.data.train is None:
         raise InputError("there is nothing to train on: set data.train")
     sets = prepare(run, ["train"] + ["dev"] * (run.config.data.dev is not None))
@@ -78,10 +78,10 @@ def check_contrast(run: Run, rows: int) -> None:
 
 
 def predict(run: Run, names: Sequence[str] = ()) -> dict[str, pa.Table]:
-    """n-best lists of the dev and test sets (or those of predict.split), as Parquet and JSON in the run's folder.
+    """n-best lists of the dev and test sets (or of predict.split), as Parquet and JSON in the run's folder.
 
-    With hard learning, those of train are the lists that it takes: of the base readers, cross-fitted where nbest_folds says so.
-    Not where `names` are given, since an evaluation is about the run's own reader; nor where a reader or a file is named.
+    With hard learning, the lists of train are those it trains on: by the base readers, cross-fitted under nbest_folds. Not if
+    `names` are given, since an evaluation is about the run's own reader; nor if a reader or a file is configured.
     """
     config, hard = run.config, run.config.objectives.hard_learning
     by_bases = not names and hard is not None and hard.has_base
@@ -96,7 +96,7 @@ def predict(run: Run, names: Sequence[str] = ()) -> dict[str, pa.Table]:
             )
         by_bases = False
     if not by_bases or set(names) != {"train"}:
-        reader_location(run)  # a missing one is told now, and not after all windows are made
+        reader_location(run)  # report a missing one before making all windows
     sets = dict(prepare(run, names))
     made: dict[str, list[Made]] = {}
     if by_bases and "train" in sets:
@@ -125,7 +125,7 @@ def reader_location(run: Run) -> Location:
 
 
 def make_predictions(run: Run, sets: Mapping[str, WindowSet], *, k: int, fold: Fold | None = None) -> dict[str, Made]:
-    """n-best lists of some data sets by the run's reader. With `fold`, of the questions of that fold alone."""
+    """n-best lists of some data sets by the run's reader. With `fold`, only of that fold's questions."""
     location, given = reader_location(run), run.config.predict
     model = Model(location, folder_digest(location.folder()))
     stages = {
@@ -168,7 +168,7 @@ def _write_answers(run: Run, name: str, nbest: Mapping[str, Sequence[Mapping]], 
 
 
 def evaluate(run: Run) -> dict[str, dict[str, Any]]:
-    """Scores of every dev and test set, and what dev shares with the test sets."""
+    """Scores of every dev and test set, and the overlap of dev with the test sets."""
     if not run.config.evaluate.predictions:
         names = run.config.predict.split or [name for name in run.config.sets() if name != "train"]
         prepare(run, names)
@@ -208,7 +208,7 @@ def score_sets(run: Run) -> dict[str, dict[str, Any]]:
 
 
 class NbestLists:
-    """n-best lists of a data set by question; where they are the run's own, with the questions that were asked."""
+    """n-best lists of a data set by question; the run's own lists come with their questions."""
 
     def __init__(self, nbest: Mapping[str, Sequence[Mapping]], table: pa.Table | None = None) -> None:
         self.nbest, self.table = nbest, table
@@ -219,7 +219,7 @@ class NbestLists:
 
 
 def _score_set(run: Run, name: str, made: Made, answers: NbestLists, threshold: float | None) -> dict[str, Any] | None:
-    """Scores of one data set, written to the run; None where no question of it can be scored."""
+    """Scores of one data set, written to the run; None if no question can be scored."""
     source, given = run.config.sets()[name], run.config.evaluate
     table = _asked(run, name, made, answers)
     examples = examples_of(table)
@@ -245,7 +245,7 @@ def _score_set(run: Run, name: str, made: Made, answers: NbestLists, threshold: 
         )
     if unlabelled := table.num_rows - len(examples):
         scores["unlabelled"] = unlabelled
-    if differences and "null_threshold" in scores:  # what is left unanswered is only known now
+    if differences and "null_threshold" in scores:  # write again: only now is the threshold known
         unanswered = {id for id, by in differences.items() if by > scores["null_threshold"]}
         _write_answers(run, name, answers.nbest, unanswered)
     if scores["missing"]:
@@ -257,7 +257,7 @@ def _score_set(run: Run, name: str, made: Made, answers: NbestLists, threshold: 
 
 
 def _asked(run: Run, name: str, made: Made, answers: NbestLists) -> pa.Table:
-    """The examples that are scored: those that were asked, or with another tool's answers those that the config chooses."""
+    """The scored examples: the questions predicted, or for another tool's answers the config's choice."""
     table = pa.concat_tables(made.tables())
     if answers.table is None:
         if choice := choose_questions(run, name, made):

@@ -1,9 +1,9 @@
 """Exact match and F1 of predicted answers (docs/methods.md 2.5, 3.7). All scores run from 0 to 100.
 
-``squad``, ``mrqa`` and ``hotpotqa`` normalise in the English way whatever the language; ``mlqa`` by that of the passage.
-To ``hotpotqa`` yes, no and noanswer share no word with any other answer.
-A set that holds unanswerable questions is scored as SQuAD v2 defines, any other as SQuAD v1.1; the two differ only where a gold
-answer is empty after normalisation. A question without a prediction scores 0 under both.
+``squad``, ``mrqa`` and ``hotpotqa`` normalise as for English whatever the language; ``mlqa`` by the language of the passage.
+Under ``hotpotqa`` yes, no and noanswer share no word with any other answer.
+A set with unanswerable questions is scored as SQuAD v2 defines, others as SQuAD v1.1; the two differ only if a gold answer is
+empty after normalisation. A question without a prediction scores 0 under both.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from raydist.records import Example, GoldAnswer, Score
 RULES = ("squad", "mrqa", "hotpotqa", "mlqa")
 _CLOSED = frozenset({"yes", "no", "noanswer"})
 
-# What MLQA's official rule blanks out, by language of the passage. The Arabic article goes wherever its two letters stand, also
-# inside a word: the official pattern does that, and scores are comparable only if it is kept. Hindi and Chinese have no list.
+# The articles that MLQA's official rule blanks out, by language of the passage. As in the official pattern, the Arabic article
+# goes even inside a word: scores are comparable only if this is kept. Hindi and Chinese have no list.
 _ARTICLES = {
     "en": r"\b(a|an|the)\b",
     "es": r"\b(un|una|unos|unas|el|la|los|las)\b",
@@ -44,7 +44,7 @@ _ARTICLES = {
 
 
 class _DropPunctuation(dict[int, int | None]):
-    """A table for ``str.translate``: every Unicode category P* and ASCII punctuation goes; filled as characters are met."""
+    """A lazy table for ``str.translate`` that drops every Unicode category P* and ASCII punctuation."""
 
     def __missing__(self, code: int) -> int | None:
         drop = unicodedata.category(chr(code)).startswith("P") or chr(code) in string.punctuation
@@ -59,7 +59,7 @@ _CHINESE = re.compile(r"([\u4e00-\u9fa5])")
 
 @cache
 def normaliser(rule: str, language: str | None = None) -> Callable[[str], str]:
-    """The function that makes answers comparable under a rule: words apart by one blank, the rest dropped."""
+    """The function that makes answers comparable under a rule: words separated by one blank, the rest dropped."""
     if rule not in RULES:
         raise InputError(f"scoring rule {rule!r} is unknown; known are {', '.join(RULES)}")
     if rule == "mlqa" and not language:
@@ -85,11 +85,11 @@ class _Gold:
 
     def __init__(self, example: Example, rule: str, v2: bool) -> None:
         self.normalise = normaliser(rule, example.language)
-        self.whole = _CLOSED if rule == "hotpotqa" else frozenset()  # right or wrong, never partly right
+        self.whole = _CLOSED if rule == "hotpotqa" else frozenset()  # right or wrong, no partial credit
         texts = [self.normalise(text) for text in example.golds] if not example.is_impossible else []
-        if v2:  # an empty gold answer does not count; without any other, the empty answer is right
+        if v2:  # empty gold answers do not count; with no other gold answer, the empty answer is right
             texts = [text for text in texts if text] or [""]
-        self.empty_f1 = 100.0 if v2 and texts == [""] else 0.0  # v1.1: no common word, no F1, even of two empty texts
+        self.empty_f1 = 100.0 if v2 and texts == [""] else 0.0  # v1.1: no common word, no F1, even for two empty texts
         self.texts = frozenset(texts)
         self.words = [(len(words), Counter(words)) for words in map(str.split, self.texts - self.whole)]
 
@@ -138,7 +138,7 @@ def squad_scores(
     rule: str = "squad",
     language: str | None = None,
 ) -> dict[str, float]:
-    """EM and F1 from 0 to 100, as the official SQuAD script has them (v2's where a reference holds no answer at all).
+    """EM and F1 from 0 to 100, as the official SQuAD script computes them (v2's if any reference has no answer).
 
     >>> import raydist
     >>> raydist.squad_scores({"q1": "the Orla bridge"}, {"q1": ["Orla bridge", "bridge"], "q2": "1894"})
@@ -147,8 +147,7 @@ def squad_scores(
     >>> scores["em"], scores["no_ans_em"], round(scores["has_ans_f1"], 2)
     (50.0, 100.0, 66.67)
 
-    ``rule`` is how answers are made comparable: squad, mrqa, hotpotqa, or mlqa, which goes by the ``language`` of the passages
-    and wants to be told.
+    ``rule`` is how answers are made comparable: squad, mrqa, hotpotqa, or mlqa, which needs the ``language`` of the passages.
     """
     normaliser(rule, language)
     examples = []
@@ -174,7 +173,7 @@ def score_nbest(
 
 
 def aggregate(scores: Sequence[Score]) -> dict[str, float]:
-    """Mean EM and F1, how many questions, how many without prediction; for a SQuAD v2 set also of its two halves."""
+    """Mean EM and F1, and the numbers of questions and of missing predictions; for SQuAD v2 also those of its two halves."""
     table: dict[str, float] = _means(scores) | {"missing": sum(score.prediction is None for score in scores)}
     if not all(score.has_answer for score in scores):
         for name, has_answer in (("has_ans", True), ("no_ans", False)):
@@ -198,7 +197,7 @@ def by_language(scores: Iterable[Score]) -> dict[str, dict[str, float]]:
 
 
 def null_differences(predictions: pa.Table) -> dict[str, float]:
-    """Null score less best span's score of every row of a PREDICTION_SCHEMA table; infinite where there is no span."""
+    """Null score less best span's score of every row of a PREDICTION_SCHEMA table; infinite without a span."""
     nbest = predictions.column("nbest").combine_chunks()
     offsets = nbest.offsets.to_numpy()
     score = np.append(nbest.values.field("score").to_numpy(), 0.0)[offsets[:-1]]
@@ -218,16 +217,16 @@ def apply_threshold(scores: Sequence[Score], differences: Mapping[str, float], t
 
 
 def _null(score: Score) -> float:
-    """What leaving the question unanswered scores."""
+    """The score of leaving the question unanswered."""
     return 0.0 if score.has_answer else 100.0
 
 
 def best_threshold(scores: Sequence[Score], differences: Mapping[str, float], metric: str = "f1") -> tuple[float, float]:
     """The threshold that gives the highest mean of a metric, and that mean; ``scores`` are those of the best spans.
 
-    An exact search over the sorted differences, as the official one, except where that one is off from what its threshold
-    scores: questions with equal differences pass together (no threshold parts them), leaving everything unanswered is a
-    threshold below them all and not 0, and a prediction that is only empty after normalisation counts as it is scored.
+    An exact search over the sorted differences, like the official one, except where the latter differs from the scores of its
+    own threshold: equal differences pass together (no threshold separates them), "all unanswered" is a threshold below every
+    difference and not 0, and a prediction that only normalisation makes empty counts as it is scored.
     """
     predicted = [score for score in scores if score.prediction is not None]
     if not predicted:
@@ -249,7 +248,7 @@ Nbest = dict[str, list[dict[str, Any]]]
 
 def read_predictions(path: str | Path) -> Nbest:
     """Predictions from a JSON file, plain or gzipped: ``{id: text}`` as SQuAD tools write it, or ``{id: [{"text": ...}, ...]}``
-    best first, as ``raydist predict`` does. Either way a list of spans per id, of which only ``text`` is sure to be there."""
+    best first, as ``raydist predict`` writes it. Returns a list of spans per id, in which only ``text`` is guaranteed."""
     path = Path(path)
     wanted = '{"question id": "text"} or {"question id": [{"text": ..., "probability": ...}, ...]}'
     try:

@@ -1,4 +1,4 @@
-"""A span reader over any encoder. It is a plain Hugging Face question answering model with a way in for ready embeddings."""
+"""A span reader over any encoder. A plain Hugging Face question answering model that also accepts ready embeddings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raydist.objectives.base import Batch, ReaderOutput, at_least_float32
 
 
 class SpanReader(nn.Module):
-    """Encoder and span head, for a training loop. `question_answering` alone is what is saved.
+    """Encoder and span head, for a training loop. Only `question_answering` is saved.
 
     >>> import torch, raydist
     >>> reader = raydist.SpanReader.over("builtin:tiny")
@@ -58,7 +58,7 @@ class SpanReader(nn.Module):
         words = {"input_ids": batch.input_ids_BT} if embeddings_BTH is None else {"inputs_embeds": embeddings_BTH}
         if batch.token_types_BT is not None:
             words["token_type_ids"] = batch.token_types_BT
-        if counts_positions(self.config):  # passed in, so that embeddings get the positions that ids get (docs/methods.md 4.1)
+        if counts_positions(self.config):  # explicit, so that embeddings get the same positions as ids (docs/methods.md 4.1)
             of_padding = first_position(self.config) - 1
             words["position_ids"] = batch.attention_BT.long().cumsum(1) * batch.attention_BT + of_padding
         if encoder_of(self.config).global_attention:
@@ -68,7 +68,7 @@ class SpanReader(nn.Module):
         attention = batch.attention_BT.long()
         hidden_BTH = self.question_answering.base_model(attention_mask=attention, **words).last_hidden_state
         logits_BT2 = at_least_float32(hidden_BTH)
-        with torch.autocast(hidden_BTH.device.type, enabled=False):  # in bf16, many spans would have the same score
+        with torch.autocast(hidden_BTH.device.type, enabled=False):  # in bf16, many spans would tie
             for module in span_head(self.question_answering) or ():
                 logits_BT2 = module(logits_BT2)
         start_BT, end_BT = logits_BT2.unbind(-1)
@@ -83,7 +83,7 @@ class SpanReader(nn.Module):
 
 
 def load_reader(folder: Path, *, attention: str = "auto", dropout: float | None = None, seed: int = 0) -> SpanReader:
-    """The model in a folder as a reader. A folder of an encoder gets a new, seeded span head."""
+    """A folder's model as a reader. A bare encoder gets a new, seeded span head."""
     from transformers import AutoModelForQuestionAnswering
 
     model = load_pretrained(AutoModelForQuestionAnswering, folder, attention=attention, dropout=dropout, seed=seed)
@@ -92,14 +92,14 @@ def load_reader(folder: Path, *, attention: str = "auto", dropout: float | None 
 
 
 def check_reader(folder: Path) -> None:
-    """Refuse what `load_reader` would refuse, by the folder's config alone."""
+    """Reject, from the folder's config alone, whatever `load_reader` would reject."""
     from transformers import AutoModelForQuestionAnswering
 
     check_span_head(load_shape(AutoModelForQuestionAnswering, folder), folder)
 
 
 def check_span_head(model: Any, folder: Path) -> None:
-    """Refuse an open model whose head this package cannot call by itself."""
+    """Reject a loaded model whose head this package cannot call on its own."""
     if span_head(model) is None or model.base_model is model:
         kind = model.config.model_type
         raise InputError(f"{folder}: a {kind} model has no span head that raydist knows; use a BERT-like encoder")

@@ -1,7 +1,7 @@
 """The sets Z of hard learning (methods 6.1): the n-best spans of a base reader for every training window, gold among them.
 
-A set is made of characters and belongs to a question; a window sees of it what lies wholly inside. Rows go with the windows,
-one for one, in files of the same order.
+A set holds character spans of a question; a window sees those wholly inside it. Rows match the windows one to one, in files of
+the same order.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from raydist.errors import InputError
 from raydist.objectives.hard_learning import put_gold_in, span_types
 from raydist.reader.rows import WindowRows
 
-OUTSIDE = -1  # an element that this window does not hold
+OUTSIDE = -1  # an element outside this window
 
 SET_SCHEMA = pa.schema(
     [
         ("nbest_start", pa.list_(pa.int16())),  # tokens of the window, inclusive
         ("nbest_end", pa.list_(pa.int16())),
         ("nbest_type", pa.list_(pa.int8())),  # 0 gold, 1 one boundary agrees, 2 neither
-        ("nbest_gold", pa.int16()),  # where gold stands in the lists; -1 in a window without the answer, whose lists are empty
+        ("nbest_gold", pa.int16()),  # position of gold in the lists; -1 in a window without the answer, whose lists are empty
     ]
 )
 
 
 def make_sets(rows: WindowRows, examples: pa.Table, predictions: pa.Table, size: int) -> pa.Table:
-    """One row (SET_SCHEMA) per window. `predictions` (PREDICTION_SCHEMA) need not be in the order of the examples."""
+    """One row (SET_SCHEMA) per window. `predictions` (PREDICTION_SCHEMA) may be in any order."""
     spans = _spans_by_question(predictions)
     ids, languages = examples["id"].to_pylist(), examples["language"].to_pylist()
     columns: dict[str, list] = {name: [] for name in SET_SCHEMA.names}
@@ -78,7 +78,7 @@ def _spans_by_question(predictions: pa.Table) -> dict[tuple[str, str], np.ndarra
 
 
 def _tokens_of(spans: np.ndarray, char_start: np.ndarray, char_end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Passage tokens whose characters begin and end exactly where the spans do; -1 where there is none."""
+    """Passage tokens whose characters begin and end exactly where the spans do; -1 if none does."""
     start = np.searchsorted(char_start, spans[:, 0], side="left")
     end = np.searchsorted(char_end, spans[:, 1], side="right") - 1
     at_start = (start < len(char_start)) & (char_start[np.minimum(start, len(char_start) - 1)] == spans[:, 0])
@@ -87,7 +87,7 @@ def _tokens_of(spans: np.ndarray, char_start: np.ndarray, char_end: np.ndarray) 
 
 
 def check_sets_file(path: str, wanted: dict[str, Any], size: int) -> None:
-    """Refuse lists made for other questions or by another tokenizer; `raydist predict` says in the file what it used."""
+    """Reject lists made for other questions or by another tokenizer; `raydist predict` records both in the file."""
     try:
         metadata = pq.read_schema(path).metadata or {}
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A reader for answers alone: no padding, no gradients (models/packed.py). On a CPU it takes a third of the time."""
+"""An inference-only reader: no padding, no gradients (models/packed.py). On a CPU it takes a third of the time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PackedReader(nn.Module):
         real_BT = batch.attention_BT
         lengths = real_BT.sum(1).tolist()
         types = None if batch.token_types_BT is None else _rows(batch.token_types_BT[real_BT], lengths)
-        with torch.autocast(real_BT.device.type, enabled=False):  # the encoder rounds where it gains by it
+        with torch.autocast(real_BT.device.type, enabled=False):  # the encoder picks its own precision
             hidden_TH = at_least_float32(self.encoder.token_states(_rows(batch.input_ids_BT[real_BT], lengths), types))
             hidden_BTH = hidden_TH.new_zeros(*real_BT.shape, hidden_TH.shape[1])
             hidden_BTH[real_BT] = hidden_TH
@@ -41,6 +41,6 @@ def _rows(values_T: Tensor, lengths: Sequence[int]) -> list[list[int]]:
 
 
 def packed_reader(reader: SpanReader, precision: str) -> nn.Module:
-    """The same reader, packed where its encoder can be."""
+    """The reader, packed if its encoder supports it."""
     encoder = PackedEncoder(reader.question_answering, precision=precision)
     return PackedReader(reader, encoder) if encoder.is_packed else reader

@@ -14,7 +14,7 @@ from raydist.reader.rows import WindowRows
 
 
 def length_batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
-    """Row numbers, longest first, in batches of at most `batch_tokens` padded tokens (one row at the least)."""
+    """Row numbers, longest first, in batches of at most `batch_tokens` padded tokens (at least one row)."""
     order = np.argsort(-lengths, kind="stable")
     at = 0
     while at < len(order):
@@ -36,7 +36,7 @@ def predict_examples(
     compat: str = "exact",
     precision: str = "fp32",
 ) -> pa.Table:
-    """n-best lists (PREDICTION_SCHEMA) of the examples, or of those with the given numbers, in their order."""
+    """n-best lists (PREDICTION_SCHEMA) of the examples, or of those numbered `which`, in their order."""
     which = np.arange(examples.num_rows) if which is None else which
     place = np.full(examples.num_rows, -1, np.int64)
     place[which] = np.arange(len(which))
@@ -99,7 +99,7 @@ def find_spans(
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             output = reader(batch)
         start_BT, end_BT = output.start_BT, output.end_BT
-        if compat != "exact":  # it ranks all positions; those that are there for the batch alone must not take a place
+        if compat != "exact":  # it ranks all positions; padding must not take a place
             lowest = torch.finfo(start_BT.dtype).min
             start_BT, end_BT = (logits.masked_fill(~batch.attention_BT, lowest) for logits in (start_BT, end_BT))
         spans = search(start_BT, end_BT, batch.passage_BT, k, max_answer_length)

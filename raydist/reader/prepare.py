@@ -1,4 +1,4 @@
-"""Data sets of a reader: read, checked, cut into windows. What is wrong with them is said before any model is loaded."""
+"""Data sets of a reader: read, checked, cut into windows. Reports bad data before any model is loaded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def prepare(run: Run, names: Iterable[str]) -> dict[str, WindowSet]:
     names = list(names)
     missing = [name for name in names if name not in run.prepared]
     if missing:
-        check_model(run)  # before anything is read
+        check_model(run)  # before any data is read
         run.prepared |= make_windows(run, make_examples(run, missing))
     return {name: run.prepared[name] for name in names}
 
@@ -48,7 +48,7 @@ def prepare(run: Run, names: Iterable[str]) -> dict[str, WindowSet]:
 
 
 def make_examples(run: Run, names: Iterable[str]) -> dict[str, Made]:
-    """Read and check data sets; stop if too much of one is bad."""
+    """Read and check data sets; stop if too many rows of one are bad."""
     sources = {name: run.config.sets()[name] for name in names}
     stages = {name: (examples_stage(run, name, source), f"examples of {name}") for name, source in sources.items()}
     made = run.make_all(stages, label="read")
@@ -77,7 +77,7 @@ def examples_stage(run: Run, name: str, source: SourceConfig) -> Examples | HubE
             labelled=name == "train",
             scored=name != "train",
         )
-    seen = {split.path: split for split in splits}  # language: also by a folder
+    seen = {split.path: split for split in splits}  # a folder, too, may set the language
     with said_if_long(f"examples of {name}: looking whether the files have changed"):
         files = [
             SourceFile(seen[path].language, seen[path].format, Path(path).name, file_digest(path)) for path in sorted(places)
@@ -86,7 +86,7 @@ def examples_stage(run: Run, name: str, source: SourceConfig) -> Examples | HubE
 
 
 def _files(run: Run, source: SourceConfig) -> dict[str, Place]:
-    """Every file of a data set by its path on this node, and where any node finds it."""
+    """Every file of a data set: its path on this node -> its location for any node."""
     places: dict[str, Place] = {}
     for pattern in source.files:
         place = locate(run, pattern)
@@ -102,9 +102,9 @@ def set_key(name: str) -> str:
 
 
 def _check_rule(name: str, source: SourceConfig, examples: Made) -> None:
-    """A set is scored by a rule that knows its languages; better said now than after the training."""
+    """Reject, before training, a scoring rule that does not cover the set's languages."""
     rule = choose_rule(source.rule, examples.manifest.identity)
-    if name == "train" or rule != "mlqa":  # the others are for any language
+    if name == "train" or rule != "mlqa":  # the other rules take any language
         return
     if assumed := total_counts(examples).language_assumed:
         raise InputError(
@@ -120,7 +120,7 @@ def _check_rule(name: str, source: SourceConfig, examples: Made) -> None:
 
 
 def total_counts(examples: Made) -> ReadCounts:
-    """How much was read and rejected, over all parts."""
+    """Rows read and rejected, over all parts."""
     counts = [ReadCounts(**part.info) for part in examples.manifest.parts]
     names = [key for key in ReadCounts.__dataclass_fields__ if key != "reasons"]
     reasons: dict[str, int] = {}
@@ -131,7 +131,7 @@ def total_counts(examples: Made) -> ReadCounts:
 
 
 def _report_rejected(run: Run, name: str, source: SourceConfig, examples: Made) -> None:
-    """Copy the rejected rows into the run, say how many, and stop where they are too many or nothing is left."""
+    """Copy the rejected rows into the run, report their number, and stop if they are too many or no row is left."""
     total = total_counts(examples)
     if total.answers_repaired:
         say(f"{name}: {total.answers_repaired:,} answers moved to where their text is")
@@ -145,7 +145,7 @@ def _report_rejected(run: Run, name: str, source: SourceConfig, examples: Made) 
         way = f". If they have no answer, mark them, or set {set_key(name)}.format=squad_v2"
         say(
             f"{name}: {total.unlabelled:,} of {total.questions:,} questions have neither an answer nor is_impossible: they are "
-            f"answered and not scored{others}" + way * (total.unlabelled < examples.rows)  # else they are but asked
+            f"answered and not scored{others}" + way * (total.unlabelled < examples.rows)  # else they are only answered
         )
     bad = total.questions_rejected + total.answers_rejected
     reasons = listed(dict(sorted(total.reasons.items(), key=lambda item: -item[1])))
@@ -166,7 +166,7 @@ def _report_rejected(run: Run, name: str, source: SourceConfig, examples: Made) 
                 f"{total.questions:,} questions ({reasons}); see {location}"
             )
     else:
-        run.folder.delete(file)  # of an earlier command, before the data were mended
+        run.folder.delete(file)  # left by an earlier command, before the data was fixed
     ways = []
     if NOT_AT_OFFSET in total.reasons and not run.config.data.repair_offsets:
         ways.append("try data.repair_offsets=true")
@@ -178,7 +178,7 @@ def _report_rejected(run: Run, name: str, source: SourceConfig, examples: Made) 
 
 
 def report_overlap(run: Run, names: Iterable[str], *, is_ranked: bool = False) -> None:
-    """What dev and train share with test sets, of prepared sets. `is_ranked`: trials are ranked by dev."""
+    """Report the overlap of dev and train with the test sets, all prepared. `is_ranked`: trials are ranked by dev."""
     examples = {name: run.prepared[name].examples for name in names}
     tests = [name for name in run.config.data.test if name in examples]
     if not tests or len(tests) == len(examples):
@@ -213,7 +213,7 @@ def make_windows(run: Run, examples: Mapping[str, Made]) -> dict[str, WindowSet]
 
 
 def check_model(run: Run) -> None:
-    """It must be there, have a span head (those that are built in have), and positions for a window."""
+    """Reject a model that is missing, lacks a span head (built-in ones have it), or has too few positions for a window."""
 
     if not run.config.model.name.startswith("builtin:"):
         check_reader(run.model_folder)
@@ -225,7 +225,7 @@ def check_model(run: Run) -> None:
 
 
 def choose_questions(run: Run, name: str, examples: Made) -> Choice | None:
-    """The seeded choice of questions that the config asks for; None for all of them."""
+    """The config's seeded choice of questions; None for all of them."""
     source, seed = run.config.sets()[name], run.config.data.seed
     everything = Choice(seed, source.adversarial, 1.0, source.leave_out, source.only)
     if source.questions is not None:

@@ -1,4 +1,4 @@
-"""Windows by row number from memory-mapped Arrow files, and batches made of them.
+"""Windows by row number from memory-mapped Arrow files, and batches of them.
 
 Memory: a few numbers per row are read into arrays (about 80 bytes a row); tokens stay on disk, mapped.
 """
@@ -29,7 +29,7 @@ class WindowRows(MappedRows):
 
     @cached_property
     def examples(self) -> np.ndarray:
-        """Whose window each row is: the number of its example over all parts."""
+        """The example of each row: its number over all parts."""
         parts = [table["example"].to_numpy() + first for table, first in zip(self.tables, self.first_example)]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
@@ -46,7 +46,7 @@ class WindowRows(MappedRows):
         return self.list_lengths("input_ids")
 
     def offsets(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Characters of some rows' passage tokens: all starts, all ends, and the place that token 0 of each row would have."""
+        """Characters of some rows' passage tokens: all starts, all ends, and the virtual position of each row's token 0."""
         starts = [self.values("char_start", row) for row in rows]
         ends = [self.values("char_end", row) for row in rows]
         before = np.concatenate([[0], np.cumsum([len(part) for part in starts])])[:-1]
@@ -54,7 +54,7 @@ class WindowRows(MappedRows):
         return np.concatenate(starts), np.concatenate(ends), before - first
 
     def group(self, rows: np.ndarray) -> GroupRows:
-        """What every rank knows about some rows."""
+        """The facts about some rows that every rank holds."""
         numbers = self._numbers
         return GroupRows(
             row=rows,

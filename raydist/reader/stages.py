@@ -26,7 +26,7 @@ from raydist.records import REJECTED_SCHEMA, ReadCounts, examples_table, rejecte
 if TYPE_CHECKING:
     from raydist.reader.model import SpanReader
 
-HUB_ROWS = 50_000  # of a `datasets` set in one part
+HUB_ROWS = 50_000  # rows of a `datasets` set per part
 
 
 # --- examples --------------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ HUB_ROWS = 50_000  # of a `datasets` set in one part
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a data set as the examples are known by it."""
+    """A file of a data set as it enters the fingerprint of the examples."""
 
     language: str | None
     format: str
@@ -44,7 +44,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Reading:
-    """How rows become examples."""
+    """Settings for reading rows as examples."""
 
     format: str
     language: str | None
@@ -56,14 +56,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Examples(Stage):
-    """Files -> checked examples, and the rejected rows beside them."""
+    """Files -> checked examples, and rejected rows."""
 
     name: ClassVar[str] = "examples"
     version: ClassVar[int] = 6
 
     reading: Reading
     files: tuple[SourceFile, ...]
-    splits: tuple[tuple[Split, Place], ...] = field(metadata=ASIDE)  # pieces that can be read alone, and where their files are
+    splits: tuple[tuple[Split, Place], ...] = field(metadata=ASIDE)  # independently readable pieces, and their files
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -88,14 +88,14 @@ class Examples(Stage):
 
 @dataclass(frozen=True)
 class HubExamples(Stage):
-    """The same from a set that `datasets` knows."""
+    """A set of the `datasets` library -> checked examples, and rejected rows."""
 
     name: ClassVar[str] = "examples"
     version: ClassVar[int] = 6
 
     reading: Reading
     hub: tuple[str, str, str | None]  # name, split, config
-    rows: str  # the fingerprint that `datasets` gives them
+    rows: str  # their fingerprint by `datasets`
     number_of_rows: int = field(metadata=ASIDE)
 
     @property
@@ -141,13 +141,13 @@ def _examples(read: Read, reading: Reading) -> Part:
 
 
 def drop_duplicates(folder: Storage, lines: list[Line], units: Sequence[str], row_group: int) -> list[Line]:
-    """Of questions with the same id the first is kept; the others are rejected by name. Rewrites only parts that hold some."""
+    """Keep the first question of each id; reject the others by name. Rewrites only parts with duplicates."""
     seen: set[tuple[str, str]] = set()
     kept = []
     for number, (line, unit) in enumerate(zip(lines, units)):
         keys = read_parquet(folder, line.name, ["id", "language"])
         again = []
-        for row, key in enumerate(zip(keys["id"].to_pylist(), keys["language"].to_pylist())):  # translations share their ids
+        for row, key in enumerate(zip(keys["id"].to_pylist(), keys["language"].to_pylist())):  # translations share ids
             if key in seen:
                 again.append(row)
             seen.add(key)
@@ -156,7 +156,7 @@ def drop_duplicates(folder: Storage, lines: list[Line], units: Sequence[str], ro
 
 
 def _without(folder: Storage, line: Line, number: int, rows: list[int], unit: str, row_group: int) -> Line:
-    """Write a part without some rows, which are rejected as duplicates."""
+    """Rewrite a part without some rows, rejected as duplicates."""
     table = read_parquet(folder, line.name)
     dropped = table.take(rows).select(["file", "line", "id"]).to_pylist()
     reason = {
@@ -214,7 +214,7 @@ class ExampleKeys(Stage):
 
 
 def _text_keys(texts: pa.ChunkedArray) -> pa.Array:
-    """The same for texts that are the same when normalised; neighbours often share a passage."""
+    """Keys that are equal for texts equal after normalisation; neighbours often share a passage."""
     coded = texts.combine_chunks().dictionary_encode()
     keys = np.array([duplicate_keys(text)[0] for text in coded.dictionary.to_pylist()], np.int64)
     return pa.array(keys[coded.indices.to_numpy()], pa.int64())
@@ -225,7 +225,7 @@ def _text_keys(texts: pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True)
 class WindowCounts:
-    """Of a part of windows: the examples of its row group, and those whose windows it holds."""
+    """Counts of a part of windows: the examples of its row group, and those with windows."""
 
     examples: int
     chosen: int
@@ -275,7 +275,7 @@ class Windows(Stage):
 
 @dataclass(frozen=True)
 class WindowSet:
-    """A data set that is ready for a model: its windows, the examples they were cut from, and n-best sets where there are."""
+    """A data set ready for a model: its windows, their examples, and n-best sets, if any."""
 
     windows: Made
     examples: Made
@@ -299,12 +299,12 @@ class WindowSet:
         return row_groups(self.examples)
 
     def examples_of(self, number: int) -> pa.Table:
-        """The examples that a part of the windows was cut from."""
+        """The examples behind a part of the windows."""
         return self.examples.row_group(*self.groups[number])
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that it was made from, by name."""
+        """All its inputs, by name."""
         sets = {"nbest_sets": dict(self.nbest_sets.manifest.identity)} if self.nbest_sets else {}
         identities = {"examples": dict(self.examples.manifest.identity)}
         return dict(self.windows.manifest.identity) | identities | sets
@@ -328,9 +328,7 @@ class Predictions(Stage):
     compat: str
     batch_tokens: int
     precision: str
-    fold: Fold | None = field(
-        default=None, metadata=LATER
-    )  # cross-fitting: only the questions that the reader was not trained on
+    fold: Fold | None = field(default=None, metadata=LATER)  # cross-fitting: only questions held out from the reader's training
 
     @property
     def parts(self) -> int:
@@ -387,7 +385,7 @@ def open_reader(model: Model, threads: int) -> tuple[SpanReader, int]:
 class NbestSets(Stage):
     """Windows and n-best lists of their questions -> the sets of hard learning.
 
-    The lists are predictions, those of each fold apart, or one file that holds all questions.
+    The lists are predictions, one set per fold, or one file with all questions.
     """
 
     name: ClassVar[str] = "nbest_sets"
@@ -397,7 +395,7 @@ class NbestSets(Stage):
     size: int
     predictions: tuple[Made, ...] = field(default=(), metadata=LATER)
     file: str | None = field(default=None, metadata=LATER)  # the digest of a file of lists
-    place: Place | None = field(default=None, metadata=ASIDE)  # where it is
+    place: Place | None = field(default=None, metadata=ASIDE)  # its location
 
     @property
     def parts(self) -> int:

@@ -1,4 +1,4 @@
-"""What trials of a sweep over readers share, and what each makes of its own."""
+"""The shared work of a sweep's reader trials, and the work of each trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raydist.runs.run import Run
 
 
 def shared_settings(config: Config, *, all_stages: bool = True) -> dict[str, Any]:
-    """The settings that decide what trials share: data sets and, among all stages of hard learning, n-best sets."""
+    """The settings behind the shared work: data sets and, with all stages of hard learning, n-best sets."""
     plain = plain_settings(config)
     settings = {key: plain[key] for key in ("data", "model")}
     if config.objectives.hard_learning and all_stages:
@@ -24,7 +24,7 @@ def shared_settings(config: Config, *, all_stages: bool = True) -> dict[str, Any
 
 
 def base_settings(config: Config) -> dict[str, Any] | None:
-    """The settings that decide what the base reader is; None for a reader of one stage."""
+    """The settings that define the base reader; None for a one-stage reader."""
     if config.objectives.hard_learning is None:
         return None
     plain = plain_settings(config)
@@ -38,7 +38,7 @@ def base_settings(config: Config) -> dict[str, Any] | None:
 
 
 def prepare_trials(run: Run, *, all_stages: bool = True) -> dict[str, str]:
-    """Make all that does not depend on a trial's own settings; the fingerprints of its data sets."""
+    """Make all that is independent of a trial's own settings; returns the fingerprints of its data sets."""
     sets = prepare(run, run.config.sets())
     if all_stages:
         report_overlap(run, run.config.sets(), is_ranked=True)
@@ -49,7 +49,7 @@ def prepare_trials(run: Run, *, all_stages: bool = True) -> dict[str, str]:
 
 
 def run_trial(run: Run, *, callbacks: Sequence[Any] = ()) -> dict[str, str]:
-    """Train and score one trial; the fingerprints of its data sets."""
+    """Train and score one trial; returns the fingerprints of its data sets."""
     sets = prepare(run, run.config.sets())
     flow.train(run, callbacks=callbacks)
     flow.score_sets(run)

@@ -1,7 +1,7 @@
 """The two-stage reader (docs/methods.md 6): base reader -> n-best sets of the training questions -> final reader.
 
-A base reader is a run of its own beside the final one (`NAME_base`; one for each fold where sets are cross-fitted), made by the
-same functions, and resumed by them.
+A base reader is a separate run beside the final one (`NAME_base`; one per fold if sets are cross-fitted), made and resumed by
+the same functions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raydist.terminal import say
 
 
 def base_runs(run: Run) -> list[Run]:
-    """The plain readers whose n-best lists make the sets: the same data and settings, and no objective but the task."""
+    """The plain readers whose n-best lists make the sets: same data and settings, task objective only."""
     off: dict[str, Any] = {f"objectives.{name}": None for name in ObjectivesConfig.model_fields if name != "span"}
     off |= {"predict.model": None, "predict.split": [], "evaluate.predictions": {}}
     folds, name = _wanted(run).nbest_folds, run.base or f"{run.config.name}_base"
@@ -39,7 +39,7 @@ def _wanted(run: Run) -> HardLearningConfig:
 
 
 def with_nbest_sets(run: Run, windows: WindowSet, *, fresh: bool = False) -> WindowSet:
-    """The training windows with their n-best sets, where the mode takes any; base readers are trained where needed."""
+    """The training windows with their n-best sets, if the mode uses any; trains base readers as needed."""
     wanted = _wanted(run)
     run.folder.delete("base.json")
     if not wanted.needs_sets:
@@ -57,7 +57,7 @@ def with_nbest_sets(run: Run, windows: WindowSet, *, fresh: bool = False) -> Win
 
 
 def base_lists(run: Run, windows: WindowSet, *, k: int, fresh: bool = False) -> list[Made]:
-    """Train the base readers and let each make the lists of the final run's training windows (of its own fold, with folds)."""
+    """Train the base readers; each makes the lists of the final run's training windows (with folds, of its own fold)."""
     bases, seed = base_runs(run), run.config.data.seed
     made = []
     for number, base in enumerate(bases):
@@ -80,7 +80,7 @@ def evaluate_base(run: Run) -> None:
 
 
 def way_to(run: Run, base: Run) -> str:
-    """The way to the base reader's run from the folder that this run is in: both may be moved together."""
+    """The base run's path relative to this run's parent folder: both may be moved together."""
     return posixpath.relpath(base.config.name, posixpath.dirname(run.config.name) or ".")
 
 
@@ -88,7 +88,7 @@ def way_to(run: Run, base: Run) -> str:
 
 
 def sets_place(run: Run, sets: str) -> Place:
-    """Where any node finds the file of lists: in the folder of a URI, else as other files are found."""
+    """The location of the file of lists for any node: in the folder of a URI, else resolved like other files."""
     if "://" not in sets:
         return locate(run, sets)
     path, mark, query = sets.partition("?")
@@ -100,7 +100,7 @@ def _fetched(place: Place, sets: str) -> str:
     try:
         return str(place.fetch())
     except FileNotFoundError:  # no such folder in a store
-        return sets  # reported by its name
+        return sets  # report it by name
 
 
 def _check_file(run: Run, file: str) -> None:

@@ -1,6 +1,7 @@
-"""What a checkpoint holds, and going on from one: model, optimizer, schedule, step.
+"""Checkpoints, written and restored: model, optimizer, schedule, step.
 
-The data position and the random states are functions of (seed, step), so a resumed run makes the updates of an undisturbed one.
+The data position and the random states are functions of (seed, step), so a resumed run makes the same updates as an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from raydist.files.storage import Storage, has_model
 
 @dataclass
 class TrainState:
-    """How far training is, beside weights and moments."""
+    """The progress of training, without weights and moments."""
 
     step: int = 0
     best: float = -1.0
     best_step: int = 0
     waited: int = 0  # evaluations since the best one
     over: bool = False  # stopped early
-    log: dict[str, Any] = field(default_factory=dict)  # of the run's log: times, steps that no line has told of
+    log: dict[str, Any] = field(default_factory=dict)  # the run log's state: times, steps not yet logged
 
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """A checkpoint by its name, which is a date, and a way to its files."""
+    """A checkpoint: its name, which is a date, and access to its files."""
 
     name: str
-    folder: str  # that it is in, for messages
+    folder: str  # its parent, for messages
     opened: Callable[[], AbstractContextManager[str | Path]]
 
 
@@ -54,9 +55,9 @@ def write_checkpoint(folder: Path, task: torch.nn.Module, optimizer: Any, schedu
 def restore(
     checkpoints: Sequence[SavedCheckpoint], task: torch.nn.Module, optimizer: Any, schedule: Any, *, needed: bool
 ) -> tuple[TrainState, list[str]]:
-    """Put the state of the first checkpoint that can be read back, and say which ones cannot, by name.
+    """Restore the first readable checkpoint; returns its state and the names of the damaged ones.
 
-    Where none is `needed`, all may be what was left of a first one: then from the start.
+    Unless one is `needed`, all may be damaged, as after an interrupted first write: then start from scratch.
     """
     damaged: list[str] = []
     for candidate in checkpoints:
@@ -78,7 +79,7 @@ def restore(
 
 
 def _read(checkpoint: SavedCheckpoint) -> tuple[dict, dict, dict]:
-    """Weights, the optimizer's state, ours: all of it, or an error."""
+    """Weights, the optimizer's state, our own state; all three, or an error."""
     from safetensors.torch import load_file
 
     with checkpoint.opened() as folder:
@@ -101,13 +102,13 @@ def _restore_schedule(schedule: Any, position: int) -> None:
 
 
 def keep_best(run: Storage, state: TrainState) -> None:
-    """Of best/STEP delete all but the one that the checkpoint just taken names: a run may have gone on from one before it."""
+    """Delete all best/STEP but the latest checkpoint's: a resumed run may have left others."""
     for name in run.folders("best"):
         if name != str(state.best_step):
             run.delete(f"best/{name}")
 
 
 def forget_lost_best(run: Storage, state: TrainState) -> None:
-    """Where the model of a checkpoint's best step is gone, since steps after it were lost, the best is of those to come."""
+    """Reset the best score if its model is gone (later steps were lost): the best will be one of the steps to come."""
     if state.best_step and not has_model(run, f"best/{state.best_step}"):
         state.best, state.best_step = -1.0, 0

@@ -1,4 +1,4 @@
-"""How well a dual encoder finds the answers of held-out questions while it trains (docs/methods.md 5.7)."""
+"""Retrieval quality of a dual encoder on held-out questions during training (docs/methods.md 5.7)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from raydist.retrieval.pooling import resolve_prefixes
 from raydist.retrieval.rows import tokenize_texts
 
 QUESTIONS_AT_ONCE = 256
-EQUAL = 1e-6  # products of unit vectors that are no further apart are ties: so far rounding goes
+EQUAL = 1e-6  # products of unit vectors this close are ties: the size of rounding errors
 
 
 class DevSearch:
-    """MRR, in percent, of dev questions among a corpus' sentences: each rank encodes its share, all get the score.
+    """MRR, in percent, of dev questions over a corpus' sentences: each rank encodes its share, all get the score.
 
-    Of a large corpus a seeded choice of sentences and all gold answers are searched. What ties with the best gold answer
-    stands before and behind it alike, so that an encoder to which all is the same finds nothing.
+    A large corpus is reduced to a seeded choice of sentences plus all gold answers. A tie with the best gold answer counts as
+    half a place, so that an encoder that maps all texts to one vector scores near zero.
     """
 
     def __init__(self, config: Config, dev: DevQuestions, folder: Path, tokenizer_folder: Path, rank: int, ranks: int) -> None:
@@ -63,7 +63,7 @@ class DevSearch:
         questions_QD = torch.zeros(self.num_questions, answers_AD.shape[1])
         questions_QD[torch.from_numpy(self.my_questions)] = torch.from_numpy(own)
         best_Q = np.full(self.num_questions, -np.inf, np.float32)
-        found_QD = _over_ranks(questions_QD, device, "SUM").numpy()  # each row was filled by one rank
+        found_QD = _over_ranks(questions_QD, device, "SUM").numpy()  # one rank filled each row
         of, place = self.gold
         np.maximum.at(best_Q, of, (found_QD[of] * answers_AD[place]).sum(1))
         best_Q = _over_ranks(torch.from_numpy(best_Q), device, "MAX").numpy()
@@ -71,7 +71,7 @@ class DevSearch:
         return {"mrr": 100 * float((1 / (1 + ahead_Q)).mean())}
 
     def _ahead(self, questions_QD: np.ndarray, answers_AD: np.ndarray, best_Q: np.ndarray) -> np.ndarray:
-        """How many of this rank's sentences stand before each question's best gold answer; a tie is half of one."""
+        """Number of this rank's sentences ahead of each question's best gold answer; a tie counts one half."""
         ahead_Q = np.zeros(len(best_Q))
         for first in range(0, len(best_Q), QUESTIONS_AT_ONCE):
             part = slice(first, first + QUESTIONS_AT_ONCE)
@@ -88,7 +88,7 @@ def _chosen(questions: pa.Table, count: int | None, seed: int) -> pa.Table:
 
 
 def _drawn(rows: int, count: int | None, seed: int) -> np.ndarray:
-    """A seeded choice of row numbers, in memory for those alone."""
+    """A seeded choice of row numbers; memory grows with the choice only."""
     if count is None or count >= rows:
         return np.arange(rows)
     return np.random.default_rng(seed).choice(rows, count, replace=False, shuffle=False)

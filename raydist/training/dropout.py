@@ -1,8 +1,8 @@
-"""Dropout on a CPU, where torch draws its masks one number after another on one core: a sixth of a training step.
+"""Fast dropout on a CPU, where torch draws masks one number at a time on one core: a sixth of a training step.
 
 Within `fast_dropout` the same draws come from a faster generator, sixteen bits each, seeded by torch's own, so that
-`torch.manual_seed` still decides them. The rate is right to 1e-5. Attention is computed as its definition says, as torch does
-itself where there is dropout.
+`torch.manual_seed` still decides them. The rate is exact to 1e-5. Attention follows its plain definition, as in torch itself
+with dropout.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 def attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, **more: Any
 ) -> Tensor:
-    """Scaled dot products, where there is dropout; the fused kernels have none on a CPU."""
+    """Scaled dot-product attention with dropout, which the fused CPU kernels lack."""
     scale = more.pop("scale", None)
-    if not 0 < dropout_p < 1 or query.device.type != "cpu" or any(more.values()):  # causal, or fewer heads of keys
+    if not 0 < dropout_p < 1 or query.device.type != "cpu" or any(more.values()):  # causal, or grouped heads
         return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, scale=scale, **more)
     scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-2, -1)
     if attn_mask is not None and attn_mask.dtype == torch.bool:

@@ -20,11 +20,11 @@ Show = Callable[..., None]  # sets a gauge: (name, value, **tags)
 
 
 def show_nothing(name: str, value: float, /, **tags: str) -> None:
-    """Nobody watches. One of the tags is called `value`."""
+    """No gauges. Positional-only, since one of the tags is called `value`."""
 
 
 def _step_of(line: str) -> float:
-    """The step of a line of metrics.jsonl; one that was torn when the run was stopped belongs to none."""
+    """The step of a line of metrics.jsonl; a line torn by an interrupted write has none."""
     try:
         return json.loads(line)["step"]
     except (ValueError, KeyError):
@@ -48,7 +48,7 @@ class RunLog:
         warnings: Sequence[str] = (),
         show: Show = show_nothing,
     ) -> None:
-        """`state` is what training goes on from: a checkpoint's."""
+        """`state`: the state that training resumes from."""
         step = state.step
         self.trackers, self.warnings, self.show = trackers, list(warnings), show
         self.run, self.first, self.total, self.per_epoch, self.batch_size = run, step, total, per_epoch, batch_size
@@ -69,12 +69,12 @@ class RunLog:
         self.board = SummaryWriter(folder, purge_step=step, flush_secs=10)
 
     def started(self, seconds: float) -> None:
-        """How long it took from the command to the first step."""
+        """Record the time from the command to the first step."""
         self.startup = round(seconds, 2)
         self.begun = self.seen_at = time.monotonic()
 
     def seen_step(self, report: StepReport, weights: Mapping[str, float]) -> None:
-        """Keep a step for the next log line, which holds means: some objectives act only in some steps."""
+        """Keep a step for the next log line; lines hold means, since some objectives act only in some steps."""
         self.recent.append((report, dict(weights)))
 
     def step(self, step: int, lr: float) -> None:
@@ -111,7 +111,7 @@ class RunLog:
         self.seen_at += seconds
 
     def times(self) -> dict[str, float]:
-        """Seconds of the whole training, evaluations among them: what was lost with a worker is not counted."""
+        """Seconds of the whole training with evaluations, without the steps lost with a worker."""
         return {"seconds": self.before + time.monotonic() - self.begun, "evaluating": self.evaluating}
 
     def kept(self) -> dict[str, Any]:
@@ -130,14 +130,14 @@ class RunLog:
         return summary | ({"best_step": state.best_step} if state.best_step else {})
 
     def flush(self) -> None:
-        """The whole file, at once."""
+        """Write the whole file at once."""
         self.run.write_bytes("metrics.jsonl", "".join(line + "\n" for line in self.lines).encode())
 
     def close(self) -> None:
         self.flush()
         for tracker in self.trackers:
             tracker.close()
-        self._progress(self.seen, self.note)  # with what the trackers met with at the end
+        self._progress(self.seen, self.note)  # with the trackers' final errors
         self.board.close()
         if self.scratch:
             self.run.upload(Path(self.scratch.name), "tensorboard")
@@ -164,14 +164,14 @@ class RunLog:
 
 
 class Watch:
-    """Shows the progress of a training, which its rank 0 leaves in progress.json, while the block runs."""
+    """Shows a training's progress, which rank 0 writes to progress.json, while the block runs."""
 
     def __init__(self, run: Storage, started: Callable[[], None] = lambda: None) -> None:
-        """`started` is called when workers have begun, or begun anew."""
+        """`started` is called when workers have started or restarted."""
         self.run, self.started, self.over = run, started, threading.Event()
         self.thread = threading.Thread(target=self._look, daemon=True)
         self.bar: Progress | None = None
-        self.began: float | None = None  # when the workers did
+        self.began: float | None = None  # start time of the workers
         self.warned: set[str] = set()
 
     def __enter__(self) -> None:
@@ -181,7 +181,7 @@ class Watch:
     def __exit__(self, kind: object, *rest: object) -> None:
         self.over.set()
         self.thread.join()
-        self.see()  # the last steps; all of them, where training took less than a look
+        self.see()  # the last steps; all steps of a training shorter than the interval
         if self.bar:
             self.bar.__exit__(kind, *rest)
 
@@ -190,7 +190,7 @@ class Watch:
             self.see()
 
     def see(self) -> None:
-        """Look once."""
+        """Read the progress once."""
         try:
             seen = self.run.read_json("progress.json")
         except (OSError, ValueError):

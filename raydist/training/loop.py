@@ -1,4 +1,4 @@
-"""The training loop, in the order of events. Plain torch: it runs in a notebook as well as in a Ray Train worker."""
+"""The training loop, in the order of events. Plain torch: runs in a notebook as well as in a Ray Train worker."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from raydist.training.plan import epoch_plan
 
 
 class TrainBatch(Protocol):
-    """What the loop asks of a batch: this rank's rows of one group. Everything else is between rows, task and objective."""
+    """The loop's view of a batch: this rank's rows of one group. All else is private to rows, task and objective."""
 
     @property
-    def rows_name(self) -> str: ...  # what its rows are called in messages: windows, pairs
+    def rows_name(self) -> str: ...  # name of its rows in messages: windows, pairs
 
     @property
     def world(self) -> Any: ...  # all rows of the group; `row` are their numbers in the training file
 
     @property
-    def mine(self) -> Tensor: ...  # where this rank's rows stand in the group
+    def mine(self) -> Tensor: ...  # positions of this rank's rows in the group
 
     @property
     def step(self) -> int: ...
@@ -37,12 +37,12 @@ class TrainBatch(Protocol):
 
 
 class TrainRows(Protocol):
-    """What the loop asks of a training set."""
+    """The loop's view of a training set."""
 
     def __len__(self) -> int: ...
 
     @property
-    def lengths(self) -> np.ndarray: ...  # of each row, in tokens: rows of like length share a batch
+    def lengths(self) -> np.ndarray: ...  # tokens of each row: rows of similar length share a batch
 
     def step_batches(
         self, groups: Sequence[np.ndarray], *, rank: int, ranks: int, pad_id: int, seed: int, step: int
@@ -50,7 +50,7 @@ class TrainRows(Protocol):
 
 
 class NonFiniteLoss(RuntimeError):
-    """A term of the loss is not a number: the run stops before the update, and says where. `rows` are the rows' numbers."""
+    """A term of the loss is not finite: the run stops before the update and names the step and rows. `rows`: row numbers."""
 
     def __init__(self, message: str, rows: np.ndarray) -> None:
         super().__init__(message)
@@ -58,16 +58,16 @@ class NonFiniteLoss(RuntimeError):
 
 
 class StepReport(NamedTuple):
-    loss: float  # what was minimized
+    loss: float  # the minimized value
     terms: dict[str, float]  # unweighted means over the global batch
-    rows: dict[str, float]  # how many rows (or tokens) each rests on
-    grad_norm: float  # of the parameters that are clipped together
+    rows: dict[str, float]  # number of rows (or tokens) behind each
+    grad_norm: float  # of the parameters clipped together
 
 
 def training_steps(
     rows: TrainRows, *, seed: int, batch_size: int, accumulate: int, first: int, last: int, rank: int, ranks: int, pad_id: int
 ) -> Iterator[tuple[int, Sequence[TrainBatch]]]:
-    """Steps first..last-1 of a run with this rank's batches. What a step holds depends on (seed, step) alone."""
+    """Steps first..last-1 of a run with this rank's batches. A step's rows depend on (seed, step) alone."""
     per_epoch = -(-len(rows) // batch_size)
     for epoch in range(first // per_epoch, -(-last // per_epoch)):
         plan = epoch_plan(rows.lengths, seed=seed, epoch=epoch, batch_size=batch_size, accumulate=accumulate)
@@ -77,7 +77,7 @@ def training_steps(
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Random states of a step (dropout) are a function of (seed, step, rank): nothing to save, nothing to lose."""
+    """Random states of a step (dropout) are a function of (seed, step, rank), so checkpoints need not hold them."""
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
 
@@ -101,10 +101,10 @@ def train_step(
             drawing = fast_dropout() if device.type == "cpu" else contextlib.nullcontext()
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"), drawing:
                 terms = task(batch.to(device))
-            (total_loss(terms, weights) * world_size()).backward()  # DDP averages over ranks; ours is a sum
+            (total_loss(terms, weights) * world_size()).backward()  # DDP averages over ranks; our loss is a sum
         for name, term in terms.items():
             sums.setdefault(name, []).append(term.total.detach())
-            counts[name] = term.count  # 0: this objective had nothing to do in this step
+            counts[name] = term.count  # 0: this objective was idle in this step
     means = _global_means(sums, counts)
     for name, mean in means.items():
         if not np.isfinite(mean):
@@ -120,8 +120,8 @@ def train_step(
 
 
 def clip_gradients(task: nn.Module, clip_norm: float) -> list[float]:
-    """Norms before they were cut to `clip_norm`: of all common parameters together, then of each group that a module named its
-    own. So a critic's gradient, however large, takes nothing from the reader's step."""
+    """Clip gradients to `clip_norm`; returns the norms before: of all common parameters, then of each group owned by a module.
+    So a large gradient of a critic never shrinks the reader's step."""
     own = [group["params"] for group in own_groups(task)]
     taken = {id(parameter) for parameters in own for parameter in parameters}
     common = [parameter for parameter in task.parameters() if id(parameter) not in taken]
@@ -129,7 +129,7 @@ def clip_gradients(task: nn.Module, clip_norm: float) -> list[float]:
 
 
 def total_loss(terms: Mapping[str, Term], weights: Mapping[str, float]) -> Tensor:
-    """The one place where weights act. This rank's share of the loss: shares add up over ranks and groups."""
+    """This rank's share of the loss; shares add up over ranks and groups. The only place that applies weights."""
     return torch.stack([weights[name] * term.mean.float() for name, term in terms.items() if name in weights]).sum()
 
 
@@ -141,7 +141,7 @@ def _global_means(sums: Mapping[str, list[Tensor]], counts: Mapping[str, float])
 
 
 def _where(name: str, value: float, totals: list[Tensor], batches: Sequence[TrainBatch]) -> NonFiniteLoss:
-    """Which term, which step, which rows: this rank's in the groups where it saw it, else the whole batch."""
+    """The error naming term, step and rows: this rank's rows in the groups with bad values, else the whole batch."""
     bad = [batch for batch, total in zip(batches, totals) if not torch.isfinite(total)]
     mine = [batch.world.row[batch.mine.cpu().numpy()] for batch in bad]
     rows = np.concatenate(mine or [batch.world.row for batch in batches])

@@ -13,13 +13,13 @@ from raydist.config import OptimConfig
 
 
 def own_groups(task: nn.Module) -> list[dict[str, Any]]:
-    """The groups of parameters that modules name themselves (`parameter_groups`)."""
+    """The parameter groups that modules define themselves (`parameter_groups`)."""
     asking: list[Any] = [module for module in task.modules() if hasattr(module, "parameter_groups")]
     return [group for module in asking for group in module.parameter_groups()]
 
 
 def build_optimizer(task: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
-    """AdamW, fused; no decay on biases and normalisation. A module may name groups of its own."""
+    """AdamW, fused; no decay on biases and normalisation. Modules may define their own groups."""
     own = own_groups(task)
     taken = {id(p) for group in own for p in group["params"]}
     rest = [p for p in task.parameters() if p.requires_grad and id(p) not in taken]
@@ -38,7 +38,7 @@ def warmup_steps(optim: OptimConfig, total_steps: int, batch_size: int) -> int:
 
 
 def lr_share(step: int, *, warmup: int, total: int, schedule: str, final: float) -> float:
-    """The learning rate of a step (the first is 0) as a share of the peak."""
+    """The learning rate of a step (counted from 0) as a share of the peak."""
     if step < warmup:
         return (step + 1) / warmup
     if schedule == "constant":

@@ -27,7 +27,7 @@ from raydist.training.cached import embed_in_chunks
 
 
 class ReaderTask(nn.Module):
-    """A reader and the objectives it is trained with."""
+    """A reader and its training objectives."""
 
     def __init__(self, reader: SpanReader, objectives: dict[str, Objective]) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class ReaderTask(nn.Module):
         }
 
     def weights(self, step: int) -> dict[str, float]:
-        """What each part counts in a step. Weights act in the loop alone; a part without one is only logged."""
+        """The weight of each part in a step. Only the loop applies weights; a part without one is only logged."""
         objectives = cast(dict[str, Objective], dict(self.objectives.items()))
         scale = math.prod(objective.total_scale for objective in objectives.values())
         weights = {
@@ -78,8 +78,8 @@ class CrossEncoderTask(nn.Module):
 class RetrieverTask(nn.Module):
     """A dual encoder and its loss.
 
-    Texts are embedded ``chunk_rows`` at a time, those of like length together (None: all at once). With ``cached`` no more
-    than one chunk's activations are in memory, at the cost of a second forward pass (training/cached.py).
+    Texts are embedded ``chunk_rows`` at a time, similar lengths together (None: all at once). With ``cached``, memory holds one
+    chunk's activations at a time, at the cost of a second forward pass (training/cached.py).
     """
 
     def __init__(
@@ -107,7 +107,7 @@ def _name(objective: str, part: str) -> str:
 
 
 def build_objectives(config: Config, reader: SpanReader, folder: Path, steps_per_epoch: int) -> dict[str, Objective]:
-    """One objective after the other; each is on when its section is present."""
+    """The objectives, in order; each is on if its section is present."""
     given = config.objectives
     span: dict[str, Any] = {"span_reduction": given.span.reduction, "mask_non_passage": given.span.mask_non_passage}
     scale = given.span.reduction
@@ -142,13 +142,13 @@ def build_objectives(config: Config, reader: SpanReader, folder: Path, steps_per
 
 
 def forces_eager(config: Config) -> bool:
-    """A penalty at the embeddings is differentiated through attention twice, which fused kernels cannot do (methods 4.5)."""
+    """A penalty at the embeddings needs second derivatives of attention, which fused kernels lack (methods 4.5)."""
     pfa = config.objectives.pfa
     return pfa is not None and pfa.has_critic and pfa.penalty_at == "embedding"
 
 
 def build_reader_task(config: Config, folder: Path, steps_per_epoch: int = 1) -> ReaderTask:
-    """The reader over the encoder in a folder, with the config's objectives; the same weights for the same seed."""
+    """The reader over a folder's encoder, with the config's objectives; same seed, same weights."""
     attention = "eager" if forces_eager(config) else config.model.attention
     reader = load_reader(folder, attention=attention, dropout=config.model.dropout, seed=config.seed)
     with torch.random.fork_rng(devices=[]):

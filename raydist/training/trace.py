@@ -1,7 +1,7 @@
-"""Small files for the report's pictures, left in the run's folder when training ends: what only the trained task can show.
+"""Small files for the report's pictures, written at the end of training: they need the trained task.
 
-They speak of the last step's weights, whichever model is exported, since objectives' modules are in no exported model. Shapes:
-N tokens, X units.
+They show the last step's weights, whichever model is exported, since exported models lack the objectives' modules. Shapes: N
+tokens, X units.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from raydist.objectives.base import Batch
 from raydist.objectives.pfa import Pfa, trace_row
 from raydist.training.tasks import ReaderTask
 
-MAX_TOKENS = 120  # in the picture, besides the answer; the axes come from all
+MAX_TOKENS = 120  # in the picture, besides the answer; the axes use all tokens
 
 
 def write_traces(task: nn.Module, batch: object, run: Storage) -> None:
-    """Write ``trace/*.json`` from the rows of one batch, where the task has something to show; an earlier training's go.
+    """Write ``trace/*.json`` from the rows of one batch, if the task has any traces; deletes those of an earlier training.
 
-    For one rank alone: no call here waits for another. No dropout, no gradients, no draw from the common random state, and the
-    task is left in the mode it was in: training could go on as if nothing had been asked.
+    Runs on a single rank, without collective calls. No dropout, no gradients, no draw from the common random state, and the
+    task's mode is restored, so training could continue unaffected.
     """
     run.delete("trace")
     if not isinstance(task, ReaderTask) or not isinstance(batch, Batch):
@@ -45,7 +45,7 @@ def write_traces(task: nn.Module, batch: object, run: Storage) -> None:
 
 
 def trace_pfa(pfa: Pfa, reader: Any, batch: Batch) -> dict[str, Any] | None:
-    """One passage, clean and perturbed, before and after the encoder, on two axes each; None where a number is not finite."""
+    """One passage, clean and perturbed, before and after the encoder, on two axes each; None if a number is not finite."""
     one = one_row(batch, fullest_row(batch)).to(next(reader.parameters()).device)
     clouds = trace_row(pfa, one, reader)
     if not all(np.isfinite(cloud_NX).all() for cloud_NX in clouds.values()):
@@ -75,7 +75,7 @@ def trace_pfa(pfa: Pfa, reader: Any, batch: Batch) -> dict[str, Any] | None:
 def project(clean_NX: np.ndarray, perturbed_NX: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Both clouds on the first two principal axes of their union, and the share of its variance on each axis.
 
-    An axis points to where its farthest point lies, so that the same clouds give the same picture.
+    An axis points towards its farthest point, so that the same clouds give the same picture.
     """
     both_MX = np.concatenate([clean_NX, perturbed_NX]).astype(np.float64)
     both_MX -= both_MX.mean(0)
@@ -91,20 +91,20 @@ def project(clean_NX: np.ndarray, perturbed_NX: np.ndarray) -> tuple[np.ndarray,
 
 
 def relative_move(clean_NX: np.ndarray, perturbed_NX: np.ndarray) -> float:
-    """How far a token moves, over how far the clean tokens lie from their mean (both as root mean squares, in all units)."""
+    """Distance that tokens move over distance of the clean tokens from their mean (root mean squares, over all units)."""
     spread = np.square(clean_NX - clean_NX.mean(0), dtype=np.float64).sum(1).mean()
     moved = np.square(perturbed_NX - clean_NX, dtype=np.float64).sum(1).mean()
     return float(np.sqrt(moved / spread)) if spread > 0 else 0.0
 
 
 def fullest_row(batch: Batch) -> int:
-    """The row with the most passage tokens, of those with an answer where there are any."""
+    """The row with the most passage tokens, preferring rows with an answer."""
     size_B = batch.passage_BT.sum(1)
     return int((size_B + size_B.max() * batch.has_answer_B).argmax())
 
 
 def one_row(batch: Batch, row: int) -> Batch:
-    """The batch with one of its rows, without padding."""
+    """A batch of one row, without padding."""
     length = int(batch.attention_BT[row].nonzero().max()) + 1
 
     def cut(name: str, value: Tensor) -> Tensor:

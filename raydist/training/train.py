@@ -1,6 +1,6 @@
-"""A whole training: steps, evaluation, checkpoints, log, early stop. It runs in a notebook as in a worker of a cluster.
+"""A whole training: steps, evaluation, checkpoints, log, early stop. Runs in a notebook as in a worker of a cluster.
 
-What a cluster adds is a `Host`: where checkpoints go, who else trains, and whether this node is about to be taken away.
+A cluster adds a `Host`: the location of checkpoints, the other ranks, and notice of a node's removal.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from raydist.training.optim import build_optimizer, build_schedule
 from raydist.training.trace import write_traces
 from raydist.training.trainable import Evaluation, Trainable, TrainingSets, name_questions, open_trainable
 
-NOTICE_S = 2.0  # between questions whether a node is to be taken away; each is a short wait for all ranks
+NOTICE_S = 2.0  # between checks for a node's removal; each makes all ranks wait briefly
 
 
 class Host(Protocol):
-    """The process that trains, among others."""
+    """The training process and its peers."""
 
     rank: int
     ranks: int
 
     def wrap(self, task: nn.Module) -> nn.Module:
-        """The task, so that gradients are those of all ranks."""
+        """Wrap the task so that gradients cover all ranks."""
         ...
 
     def checkpoints(self) -> tuple[list[SavedCheckpoint], bool]:
-        """Those to go on from, latest first; and whether one of them must be readable."""
+        """Checkpoints to resume from, latest first; and whether one of them must be readable."""
         ...
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Path | None = None) -> None:
@@ -59,17 +59,17 @@ class Host(Protocol):
         ...
 
     def agree(self, step: int) -> int:
-        """Make sure that all ranks begin after the same step; how many nodes there are."""
+        """Ensure that all ranks start after the same step; returns the number of nodes."""
         ...
 
     def is_leaving(self) -> bool | None:
-        """Whether a node is about to be taken away; None where nobody would say. Called by every rank alike."""
+        """Whether a node is about to be removed; None if no notice is available. Called by every rank alike."""
         ...
 
 
 @dataclass
 class Alone:
-    """One process, with a run's folder for checkpoints, or none."""
+    """A single process, with a run's folder for checkpoints, or none."""
 
     run: Storage | None = None
     keep: int = 2
@@ -96,7 +96,7 @@ class Alone:
     def report(self, metrics: Mapping[str, Any], checkpoint: Path | None = None) -> None:
         if checkpoint is None or self.run is None:
             return
-        name = f"checkpoint_{datetime.now():%Y-%m-%d_%H-%M-%S.%f}"  # as Ray Train names them: both go on from the other's
+        name = f"checkpoint_{datetime.now():%Y-%m-%d_%H-%M-%S.%f}"  # Ray Train's format: each can resume from the other's
         self.run.upload(checkpoint, f"checkpoints/{name}", last="state.json")
         for old in self._names()[self.keep :]:
             self.run.delete(f"checkpoints/{old}")
@@ -120,9 +120,9 @@ def train(
     run: Storage | None = None,
     host: Host | None = None,
 ) -> dict[str, Any]:
-    """Train a task on rows, as the sections `train` and `optim` of a config say; what is worth telling of it.
+    """Train a task on rows, by the config sections `train` and `optim`; returns a summary.
 
-    With `run` a folder gets checkpoints and metrics.jsonl, and the same call goes on from the last checkpoint.
+    With `run`, its folder gets checkpoints and metrics.jsonl, and the same call resumes from the last checkpoint.
     """
     settings = train or TrainConfig()
     return Training(
@@ -155,8 +155,8 @@ class Training:
     config: Config | None = None  # for trackers
     warnings: Sequence[str] = ()
     show: Show = show_nothing
-    began: float = field(default_factory=time.time)  # when its command did
-    metric: str | None = None  # that the best model is chosen by, where it is not `settings.metric`
+    began: float = field(default_factory=time.time)  # start time of its command
+    metric: str | None = None  # chooses the best model, in place of `settings.metric`
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -167,7 +167,7 @@ class Training:
         self.schedule = build_schedule(self.optimizer, self.optim, self.total, settings.batch_size)
         checkpoints, needed = self.host.checkpoints()
         self.state, damaged = restore(checkpoints, self.task, self.optimizer, self.schedule, needed=needed)
-        if settings.choose == "best" and self.run is not None and self.export:  # else nobody wrote its model
+        if settings.choose == "best" and self.run is not None and self.export:  # else its model was never written
             forget_lost_best(self.run, self.state)
         self.log = self._open_log(damaged) if self.host.rank == 0 and self.run is not None else None
         self.last_scores: dict[str, float] = {}
@@ -185,7 +185,7 @@ class Training:
         return RunLog(self.run, self.state, self.total, self.per_epoch, self.settings.batch_size, trackers, warnings, self.show)
 
     def finish(self) -> dict[str, Any]:
-        """All steps that are left, then what fitted.json holds."""
+        """Run the remaining steps; returns the content of fitted.json."""
         nodes = self.host.agree(self.state.step)
         if self.log and self.run is not None:
             self.log.started(time.time() - self.began)
@@ -196,14 +196,14 @@ class Training:
             if self.state.over:
                 break
         if self.log and self.run is not None:
-            if self.export and not has_model(self.run):  # finished before, and its model was deleted since
+            if self.export and not has_model(self.run):  # finished earlier, model deleted since
                 self._export_final()
             self.log.close()
         scores = {f"dev.{name}": value for name, value in self.last_scores.items()}
         return {"steps": self.state.step, "best_step": self.state.best_step, "loss": self.loss} | scores
 
     def _steps(self) -> Iterator[int]:
-        """One update after the other; the number of each when it is done."""
+        """Make the updates; yields the number of steps done after each."""
         if self.state.over:
             return
         settings, host = self.settings, self.host
@@ -244,7 +244,7 @@ class Training:
         return self.state.step == self.total
 
     def _evaluate_and_save(self, done: int) -> None:
-        """What comes after a step: scores where they are due, a checkpoint where one is, a look at who leaves."""
+        """After a step: scores if due, a checkpoint if due, a check for leaving nodes."""
         evaluated = bool(self.evaluation) and (done % (self.settings.evaluate_every or self.per_epoch) == 0 or self.is_last)
         if evaluated:
             self._evaluate(done)
@@ -253,7 +253,7 @@ class Training:
             if self.log and ended:
                 self._write_model()
             self._save()
-        elif evaluated:  # by every rank, since a report is a barrier
+        elif evaluated:  # on every rank, since a report is a barrier
             self.host.report((self.log.latest if self.log else {}) | {"step": done, "total": self.total})
         if not ended and self.notice.asks_to_save(done, self.task):
             self._save()
@@ -273,7 +273,7 @@ class Training:
             if better and settings.choose == "best" and self.export:
                 self._export(f"best/{done}")
         state.over = bool(settings.early_stop and state.waited >= settings.early_stop)
-        if self.log and state.over and self.log.recent:  # no later step will tell of these
+        if self.log and state.over and self.log.recent:  # no later step will log these
             self.log.step(done, self.lr)
 
     # --- files -------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class Training:
         """Write the final model and the summary of its training."""
         assert self.log
         assert self.run is not None
-        fitted = self.log.summary(self.state)  # before the model is written, which is no training
+        fitted = self.log.summary(self.state)  # writing the model does not count as training
         if self.export:
             fitted["model"] = self._export_final()
         if self.last_scores:
@@ -316,7 +316,7 @@ class Training:
             self.run.upload(Path(folder), name)
 
     def _export_final(self) -> str:
-        """model/: that of the best step, or the last."""
+        """Write model/, of the best step or the last."""
         assert self.run is not None
         best = f"best/{self.state.best_step}"
         if self.settings.choose == "best" and self.state.best_step and has_model(self.run, best):
@@ -327,7 +327,7 @@ class Training:
 
 
 class Notice:
-    """Asks now and then whether a node is about to be taken away; by steps, not by the clock, since all ranks must ask."""
+    """Checks periodically for a node's removal; by steps, not by the clock, since all ranks must check together."""
 
     def __init__(self, host: Host, step: int) -> None:
         self.host, self.watched = host, True
@@ -346,7 +346,7 @@ class Notice:
 
 
 def steps_until_asking(step_s: float, task: nn.Module) -> int:
-    """How many steps `NOTICE_S` holds, one at least; by the slowest rank's time of a step, so that all ask after the same."""
+    """Steps per `NOTICE_S`, at least one; by the slowest rank's step time, so that all ranks agree."""
     slowest = torch.tensor(step_s, device=next(task.parameters()).device)
     if world_size() > 1:
         torch.distributed.all_reduce(slowest, torch.distributed.ReduceOp.MAX)
@@ -354,7 +354,7 @@ def steps_until_asking(step_s: float, task: nn.Module) -> int:
 
 
 def note_attempt(run: Storage, step: int, workers: int, nodes: int) -> None:
-    """workers.json: from which step on how many workers have trained, and on how many nodes; a line for each start."""
+    """Append a start to workers.json: its step, and the numbers of workers and nodes."""
     before = run.read_json("workers.json") if step and run.exists("workers.json") else []
     run.write_json("workers.json", [*before, {"step": step, "workers": workers, "nodes": nodes}])
 
@@ -363,8 +363,8 @@ def note_attempt(run: Storage, step: int, workers: int, nodes: int) -> None:
 
 
 def train_run(config: Config, run: Storage, sets: TrainingSets, host: Host, *, show: Show, began: float | None = None) -> None:
-    """Train what a config's task says. The run's folder gets checkpoints, metrics.jsonl, model/ and fitted.json; what trying
-    again would not mend is left in failure.json.
+    """Train the config's task. The run's folder gets checkpoints, metrics.jsonl, model/ and fitted.json; errors that a retry
+    would not fix go to failure.json.
     """
     try:
         trainable = open_trainable(config, sets, host.rank, host.ranks)
@@ -373,7 +373,7 @@ def train_run(config: Config, run: Storage, sets: TrainingSets, host: Host, *, s
         if host.rank == 0:
             questions = name_questions(config.task, sets["train"], error.rows)
             run.write_json("failure.json", {"message": f"{error}. In the batch: {questions}", "input": False})
-    except InputError as error:  # perhaps on this node alone: the others must not wait for it
+    except InputError as error:  # perhaps only on this node: the others must not wait for it
         run.write_json("failure.json", {"message": str(error), "input": True})
         raise
 
@@ -402,14 +402,14 @@ def training_of(trainable: Trainable, run: Storage, host: Host, *, show: Show, b
 
 
 def raise_failure(run: Storage) -> None:
-    """What a worker left for the user to mend."""
+    """Raise the error that a worker left for the user to fix."""
     if run.exists("failure.json"):
         failure = run.read_json("failure.json")
         raise (InputError if failure["input"] else TrainingFailed)(failure["message"])
 
 
 def fit_here(config: Config, run: Storage, sets: TrainingSets) -> dict[str, Any]:
-    """Train in this process; what the run's fitted.json holds."""
+    """Train in this process; returns the content of the run's fitted.json."""
     began = time.time()
     run.delete("failure.json")
     if not config.cluster.gpus_per_worker:

@@ -1,4 +1,4 @@
-"""What a task is to a training worker: its rows, its module, how it is judged on the way and how it is saved."""
+"""A training worker's view of a task: rows, module, evaluation, saving."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from raydist.training.dev_search import DevSearch
 from raydist.training.tasks import CrossEncoderTask, ReaderTask, RetrieverTask, build_reader_task, forces_eager
 
 Evaluation = Callable[[Any], dict[str, float]]
-TrainingSets = Mapping[str, Any]  # "train", and perhaps "dev": WindowSet of a reader, Made of rows of pairs, DevQuestions
+TrainingSets = Mapping[str, Any]  # "train", optionally "dev": WindowSet of a reader, Made of rows of pairs, DevQuestions
 
 
 class Trainable(ABC):
@@ -50,23 +50,23 @@ class Trainable(ABC):
 
     @abstractmethod
     def build_task(self, steps_per_epoch: int) -> Any:
-        """The model and its objectives; the same weights for the same seed."""
+        """The model and its objectives; same seed, same weights."""
 
     @abstractmethod
     def save(self, task: Any, folder: Path) -> None:
-        """The model alone, in the layout that other libraries read."""
+        """Save the model alone, in the layout that other libraries read."""
 
     def evaluation(self) -> Evaluation | None:
-        """Scores of the dev set, from the task; None where it cannot be scored."""
+        """Scores of the dev set, from the task; None if it cannot be scored."""
         return None
 
     def remarks(self) -> list[str]:
-        """What the user should know of how the task is built: where it is not as the config says."""
+        """Notes for the user on deviations of the built task from the config."""
         return []
 
 
 def open_trainable(config: Config, sets: TrainingSets, rank: int, ranks: int) -> Trainable:
-    """What `task` names."""
+    """The trainable of the config's `task`."""
     tasks: dict[str, Callable[..., Trainable]] = {
         "reader": TrainableReader,
         "cross_encoder": TrainableCrossEncoder,
@@ -76,7 +76,7 @@ def open_trainable(config: Config, sets: TrainingSets, rank: int, ranks: int) ->
 
 
 def name_questions(task: str, train: Any, rows: np.ndarray) -> str:
-    """Which questions some training rows belong to, for a message."""
+    """The questions of some training rows, for a message."""
     if task == "reader":
         ids = [id for number in range(len(train.groups)) for id in train.examples_of(number)["id"].to_pylist()]
         named = list(dict.fromkeys(ids[example] for example in open_windows(train).examples[rows]))
@@ -150,7 +150,7 @@ class DevEvaluation:
             precision=predict.precision,
         )
         rows = table.select(["id", "nbest", "null_score"]).to_pylist()
-        v2 = any(self.examples["is_impossible"].to_pylist())  # then a question is left unanswered where the null span wins
+        v2 = any(self.examples["is_impossible"].to_pylist())  # then a question stays unanswered if the null span wins
 
         def answer(row: dict) -> str:
             spans = row["nbest"]
@@ -209,7 +209,7 @@ class _PairScores:
         task.train(was_training)
         if world_size() > 1:
             logits = logits.to(device)
-            dist.all_reduce(logits)  # each was filled by one rank
+            dist.all_reduce(logits)  # one rank filled each
         scores = classification_scores(self.rows.labels.astype(int), logits.cpu().numpy())
         return {name: 100 * value for name, value in scores.items()}
 

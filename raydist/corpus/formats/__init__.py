@@ -1,6 +1,6 @@
-"""The formats of files of questions and of corpora, by the names that the config has for them.
+"""The formats of files of questions and of corpora, by their config names.
 
-A new one is a file in this folder (``base`` says what is in it) and its line below; its name joins the literals of the config.
+A new format is a file in this folder (see ``base``) and a line below; its name joins the literals of the config.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raydist.corpus.messages import nearest
 from raydist.corpus.open_set import OpenSet, RetrievalSet
 from raydist.errors import InputError
 
-READER_FORMATS: dict[str, ReaderFormat] = {  # a row is of the first that recognises it
+READER_FORMATS: dict[str, ReaderFormat] = {  # the first that recognises a row wins
     "squad": Squad(),
     "squad_v2": SquadV2(),
     "qed": Qed(),
@@ -54,7 +54,7 @@ def open_corpus(
     columns: Mapping[str, Mapping[str, str]] | None = None,
     boundaries: Path | None = None,
 ) -> OpenSet | RetrievalSet:
-    """A corpus, questions and gold answers; what may be large is read while it is iterated over."""
+    """A corpus, questions and gold answers; large parts are streamed."""
     check_format(format, CORPUS_FORMATS)
     return CORPUS_FORMATS[format].open(CorpusFiles(paths, split, columns or {}, boundaries))
 
@@ -62,7 +62,7 @@ def open_corpus(
 def open_additions(paths: Sequence[Path], format: str, columns: Mapping[str, str] | None = None) -> OpenSet:
     """Read additional rows exactly as the corpus was read, so that a grown index equals one built at once.
 
-    Some formats have no files of the corpus alone: documents are added to them.
+    Formats without separate corpus files take documents.
     """
     check_format(format, CORPUS_FORMATS)
     rows = CORPUS_FORMATS[format]
@@ -70,7 +70,7 @@ def open_additions(paths: Sequence[Path], format: str, columns: Mapping[str, str
 
 
 def check_format(format: str, table: Mapping[str, Any], *others: str) -> None:
-    """A format must be in the table, or one of some other names."""
+    """Require a format in the table, or one of some other names."""
     wanted = (*others, *table)
     if format not in wanted:
         first = " or one of ".join([*others, ""])

@@ -1,4 +1,4 @@
-"""What a format is: of files of questions (``ReaderFormat``), and of corpora (``CorpusFormat``)."""
+"""Interfaces of formats: of files of questions (``ReaderFormat``), and of corpora (``CorpusFormat``)."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from raydist.errors import InputError
 
 
 class ReaderFormat:
-    """A shape that questions with their passages and answers come in.
+    """A format of questions with their passages and answers.
 
     Rows come from JSON Lines, JSON lists, Parquet or CSV. A format of rows has ``recognises`` and ``add``; one of whole JSON
-    objects has ``recognises_document``, perhaps ``begins``, and ``add_document``.
+    objects has ``recognises_document``, optionally ``begins``, and ``add_document``.
     """
 
-    keys: ClassVar[tuple[str, ...]] = ()  # of its rows, beside columns.COLUMNS: no others are read of a Parquet file
-    own_columns: ClassVar[bool] = True  # it finds its rows' columns by names of its own: none have to be there or to be mapped
-    also_reads: ClassVar[frozenset[str]] = frozenset()  # formats that files may look like when this one is asked for
+    keys: ClassVar[tuple[str, ...]] = ()  # of its rows, besides columns.COLUMNS: no others are read from a Parquet file
+    own_columns: ClassVar[bool] = True  # its columns have fixed names: none are required or mapped
+    also_reads: ClassVar[frozenset[str]] = frozenset()  # recognised formats that may be read as this one
     unanswered_is_impossible: ClassVar[bool] = False
 
     def recognises(self, row: Mapping[str, Any], names: Mapping[str, str]) -> bool:
-        """Whether a row is of this format; `names` are those that columns.COLUMNS have in the file."""
+        """Whether a row is of this format; `names`: the file's names of columns.COLUMNS."""
         return False
 
     def add(self, row: dict[str, Any], line: int, checks: ExampleChecks) -> None:
-        """Give the questions of a row to `checks.add`; raise Fault where it cannot be taken apart."""
+        """Pass the questions of a row to `checks.add`; raise Fault if it cannot be parsed."""
         raise NotImplementedError
 
     def recognises_document(self, document: Mapping[str, Any], as_row: str) -> bool:
-        """Whether a JSON object is of this format; `as_row` is the format that it would have as a row, or empty."""
+        """Whether a JSON object is of this format; `as_row`: its format as a row, or empty."""
         return False
 
     def begins(self, text: str) -> bool:
-        """Whether a file that begins so is certainly of this format: it is then not read twice."""
+        """Whether a file with this beginning is certainly of this format; saves a second read."""
         return False
 
     def add_document(self, document: dict[str, Any], checks: ExampleChecks) -> None:
-        """Give the questions of a document to `checks.add`; raise InputError where it has another shape."""
+        """Pass the questions of a document to `checks.add`; raise InputError if its structure is wrong."""
         raise NotImplementedError
 
 
@@ -51,31 +51,31 @@ class Container(ReaderFormat):
 
 @dataclass(frozen=True)
 class CorpusFiles:
-    """Where a corpus is, and what has to be said of its files."""
+    """The location of a corpus, and options for its files."""
 
     paths: Sequence[Path]
-    split: str = "train"  # whose questions and gold answers
+    split: str = "train"  # of the questions and gold answers
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of each table: our name -> the file's
     boundaries: Path | None = None  # of sentences, by MultiReQA
 
     def exactly(self, *names: str) -> Sequence[Path]:
-        """The paths, which must be as many as these names."""
+        """The paths; their number must match the names."""
         if len(self.paths) != len(names):
             raise InputError(f"wanted {len(names)} in files ({', '.join(names)}), got {len(self.paths)}")
         return self.paths
 
 
 class CorpusFormat(Protocol):
-    """How a corpus, its questions and its gold answers are kept in files."""
+    """A file format of a corpus, its questions and its gold answers."""
 
     def open(self, files: CorpusFiles) -> OpenSet | RetrievalSet:
-        """The corpus; InputError where the files are not of this format."""
+        """The corpus; raises InputError if the files are not of this format."""
         ...
 
 
 @runtime_checkable
 class CorpusOfRows(CorpusFormat, Protocol):
-    """A format that stores its corpus as rows, so that rows can be added."""
+    """A format that stores its corpus as rows, so rows can be added."""
 
     def open_rows(self, paths: Sequence[Path], columns: Mapping[str, str]) -> OpenSet:
         """Additional rows of a corpus, without questions."""

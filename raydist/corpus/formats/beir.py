@@ -1,8 +1,8 @@
 """A folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.
 
-A row of the corpus is one candidate, or, where it has ``sentences`` (their [start, end) in its text), a document of them:
-number n of document d is then ``d#n``. Questions may be those of several splits: this one's are those that its gold has a
-line about, if only one that says 0.
+A row of the corpus is one candidate, or, if it has ``sentences`` (their [start, end) in its text), a document of candidates:
+number n of document d is then ``d#n``. The questions file may mix splits: a split's questions are those with a line in its
+gold, even of relevance 0.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _beir_blocks(paths: Sequence[Path], rejected: list[Rejected]) -> Iterator[Bl
 
 
 def _named_spans(row: Mapping[str, Any], text: str) -> Spans | None:
-    """The sentences that a document names; none of them where they do not fit, None where it names none."""
+    """The sentence spans given in a document; empty if they do not fit its text, None if it gives none."""
     spans = row.get("sentences")
     if spans is None:
         return None

@@ -1,6 +1,6 @@
-"""Flat rows {"context", "question", "answer" or "answers"}, with offsets or without; their columns may be mapped.
+"""Flat rows {"context", "question", "answer" or "answers"}, with or without offsets; columns may be mapped.
 
-Answers without an offset are looked for in the passage: the first occurrence is the label.
+Answers without an offset are searched in the passage: the first occurrence is the label.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raydist.corpus.rejected import WRONG_TYPE, Fault
 
 
 class Flat(ReaderFormat):
-    """One question a row."""
+    """One question per row."""
 
     own_columns: ClassVar[bool] = False
 
@@ -23,7 +23,7 @@ class Flat(ReaderFormat):
 
     def add(self, row: dict[str, Any], line: int, checks: ExampleChecks) -> None:
         names = checks.names
-        for name in checks.mapped:  # by hand, so it is meant to be there
+        for name in checks.mapped:  # by hand, so required
             needed(row, names[name])
         question, context = needed(row, names["question"]), needed(row, names["context"])
         one, starts = row.get(names["answer"]), row.get(names["answer_start"])

@@ -12,7 +12,7 @@ from raydist.corpus.rejected import WRONG_TYPE, Fault
 
 
 class HotpotQa(ReaderFormat):
-    """The passage is every paragraph in order: its title, a line end, its sentences as they are, a line end."""
+    """The passage is all paragraphs in order: title, line end, unchanged sentences, line end."""
 
     keys: ClassVar[tuple[str, ...]] = ("_id",)
     own_columns: ClassVar[bool] = False

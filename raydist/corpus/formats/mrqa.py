@@ -1,4 +1,4 @@
-"""MRQA: JSON Lines {"context", "qas": [{"detected_answers": [{"char_spans": [[first, last]]}]}]}, header or not.
+"""MRQA: JSON Lines {"context", "qas": [{"detected_answers": [{"char_spans": [[first, last]]}]}]}, with or without header.
 
 The hub's rows are {"context", "qid", "question", "detected_answers": {"text", "char_spans": [{"start", "end"}]}}.
 """
@@ -15,7 +15,7 @@ from raydist.corpus.rejected import WRONG_TYPE, Fault
 
 
 class Mrqa(ReaderFormat):
-    """`detected_answers` are the answers that stand in the passage, the labels; `answers` have all aliases, the golds."""
+    """`detected_answers` are the answers found in the passage, the labels; `answers` are all aliases, the golds."""
 
     keys: ClassVar[tuple[str, ...]] = ("qas", "qid", "detected_answers")
 
@@ -54,7 +54,7 @@ def _detected(answers: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _span_answer(context: Any, text: Any, first: Any, last: Any) -> tuple[Any, Any]:
-    """A span, both ends inclusive: as the passage spells it where only upper and lower case differ."""
+    """A span, both ends inclusive, in the passage's spelling if only case differs."""
     if isinstance(context, str) and isinstance(text, str) and type(first) is type(last) is int and 0 <= first <= last:
         there = context[first : last + 1]
         if there.lower() == text.lower():

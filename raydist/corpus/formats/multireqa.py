@@ -1,4 +1,4 @@
-"""Where MultiReQA cuts the passages of its data sets into sentences."""
+"""MultiReQA's sentence boundaries in the passages of its data sets."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from raydist.records import Example, Rejected
 
 @dataclass(slots=True)
 class Boundaries:
-    """Where passages are to be cut."""
+    """Sentence boundaries of passages."""
 
-    spans: dict[str, Spans]  # by passage id; they fit
+    spans: dict[str, Spans]  # by passage id; checked to fit
     rejected: list[Rejected] = field(default_factory=list)
     unmatched: int = 0  # lines about other passages
 
@@ -27,9 +27,9 @@ def read_boundaries(path: Path, examples: Iterable[Example]) -> Boundaries:
     """Sentence spans from a MultiReQA file, joined to the passages of the examples.
 
     Lines are {candidate_id: "<dataset>_<qid>/<qid>/.../_<n>", response_start, response_end}, or already one line per
-    paragraph, {title, paragraph, sentences: [[start, end], ...]}, the n-th paragraph with questions under that title. Where no
-    question of a paragraph is left, the later ones have moved up: so a line is taken for the paragraph that it covers from the
-    first character to the last, and for the n-th only if there is none, and its sentences could stand there.
+    paragraph, {title, paragraph, sentences: [[start, end], ...]}, the n-th paragraph with questions under that title. If a
+    paragraph has lost all its questions, later ones have moved up: so a line goes to the paragraph that it covers from the
+    first character to the last, and only without such a paragraph to the n-th, if its sentences fit there.
     """
     path = Path(path)
     texts: dict[str, str] = {}
@@ -38,9 +38,9 @@ def read_boundaries(path: Path, examples: Iterable[Example]) -> Boundaries:
     for example in examples:
         texts.setdefault(example.passage_id, example.context)
         passage_of_question.setdefault(example.id, example.passage_id)
-        if paragraphs[example.title][-1:] != [example.passage_id]:  # a text that comes again further down is another paragraph
+        if paragraphs[example.title][-1:] != [example.passage_id]:  # a text repeated further down is another paragraph
             paragraphs[example.title].append(example.passage_id)
-    found: defaultdict[str, list[tuple[int, tuple[int, int]]]] = defaultdict(list)  # of a passage: line and span
+    found: defaultdict[str, list[tuple[int, tuple[int, int]]]] = defaultdict(list)  # by passage: line and span
     uncertain: list[tuple[int, list[str], list[tuple[int, int]]]] = []  # line, the n-th paragraph if there is one, spans
     unread: list[tuple[int, Fault]] = []
     unmatched = 0
@@ -93,12 +93,12 @@ def read_boundaries(path: Path, examples: Iterable[Example]) -> Boundaries:
 
 
 def _stand(spans: Spans, text: str) -> bool:
-    """Whether these could be sentences of the text: they fit, and none begins or ends with a blank."""
+    """Whether the spans could be sentences of the text: they fit, and none begins or ends with a blank."""
     return fits(spans, len(text)) and all(text[start:end] == text[start:end].strip() for start, end in spans)
 
 
 def _covered(spans: Spans, ids: Iterable[str], texts: Mapping[str, str]) -> set[str]:
-    """The passages of which these could be all sentences: nothing but blanks is left over."""
+    """The passages that the spans could cut completely: only blanks are left over."""
     covered = set()
     for id in ids:
         ends = [0, *(place for span in sorted(spans) for place in span), None]

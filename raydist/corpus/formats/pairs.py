@@ -1,6 +1,6 @@
 """A file {questions, answers, question_ids} of equally long lists.
 
-Equal answers are one sentence, whose id is made of its text.
+Equal answers are one sentence, with an id made from its text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Pairs:
 
 
 def read_answer_pairs(path: Path) -> RetrievalSet:
-    """Answers as sentences, and the questions that they answer."""
+    """Answers as sentences, and their questions."""
     path = Path(path)
     questions, answers, ids = load_lists(path, ("questions", "answers", "question_ids"))
     if not len(questions) == len(answers) == len(ids):

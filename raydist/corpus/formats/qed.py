@@ -11,7 +11,7 @@ from raydist.corpus.rejected import WRONG_TYPE, Fault
 
 
 class Qed(ReaderFormat):
-    """Every span of every annotator counts as right, also the parts of an answer of several spans."""
+    """Every span of every annotator counts as right, even the parts of a multi-span answer."""
 
     keys: ClassVar[tuple[str, ...]] = ("question_text", "paragraph_text", "original_nq_answers", "example_id", "title_text")
 

@@ -27,7 +27,7 @@ class ReaderFiles:
     """Any number of files or globs, read whole."""
 
     def open(self, files: CorpusFiles) -> RetrievalSet:
-        from raydist.corpus.examples import read_files  # it looks its formats up in the table that this one is part of
+        from raydist.corpus.examples import read_files  # circular: it uses the table of formats that includes this one
 
         examples, rejected = read_files([str(path) for path in files.paths])
         boundaries = read_boundaries(files.boundaries, examples) if files.boundaries else None
@@ -39,7 +39,7 @@ class ReaderFiles:
 def sentences_of_examples(examples: Iterable[Example], boundaries: Boundaries | None = None) -> RetrievalSet:
     """The passages of examples as sentences, cut by rule or by boundaries.
 
-    methods 5.8: an answer across two sentences belongs to the one with its first character.
+    An answer across two sentences belongs to the one with its first character (methods 5.8).
     """
     kept = list(examples)
     passages = _passages(kept)
@@ -64,7 +64,7 @@ def _passages(examples: Iterable[Example]) -> pa.Table:
 def _asked(
     examples: Iterable[Example], sentences: pa.Table, rejected: list[Rejected]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The questions, and for each answer the sentence where it begins."""
+    """The questions, and for each answer the sentence with its first character."""
     of_passage = defaultdict(list)
     for sentence in sentences.to_pylist():
         of_passage[sentence["passage_id"]].append(sentence)
@@ -75,7 +75,7 @@ def _asked(
         spoken[example.id].add(example.language)
     for example in examples:
         key = (example.id, example.language)
-        if key in seen:  # of another file: its answers are not those of the first
+        if key in seen:  # from another file: its answers may differ from the first one's
             detail = repr(example.question)[:200]
             rejected.append(Rejected(example.file, example.line, example.id, "question", DUPLICATE_ID, detail))
             continue

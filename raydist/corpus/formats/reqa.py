@@ -1,4 +1,4 @@
-"""A ReQA file {questions, candidates, ground_truths}, the last being places in candidates; ids are places too."""
+"""A ReQA file {questions, candidates, ground_truths}, the last being positions in candidates; ids are positions, too."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SQuAD: {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}; v1.1, v2, and with a language XQuAD and MLQA.
 
-`squad_v2` is never guessed: it says that a question without answers is impossible.
+`squad_v2` is never guessed: it makes questions without answers impossible.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _START = re.compile(r'\{\s*("version"\s*:\s*"[^"]*"\s*,\s*)?"data"\s*:\s*\[')
 
 
 class Squad(Flat):
-    """Articles of paragraphs of questions. Rows of it, as the hub has them, are flat."""
+    """Articles of paragraphs of questions. The hub's rows are flat."""
 
     also_reads: ClassVar[frozenset[str]] = frozenset({"qa"})
 
@@ -51,21 +51,21 @@ class Squad(Flat):
 
 
 class SquadV2(Squad):
-    """The same, where a question without answers is impossible."""
+    """SQuAD in which questions without answers are impossible."""
 
     also_reads: ClassVar[frozenset[str]] = frozenset({"squad", "qa"})
     unanswered_is_impossible: ClassVar[bool] = True
 
 
 def _members(file: str, parent: Any, key: str, *place: int) -> list[Any]:
-    """The list parent[key] of a document, or the error that says what is wrong where."""
+    """The list parent[key] of a document; raises an error that locates any problem."""
     if isinstance(parent, dict) and isinstance(parent.get(key), list):
         return parent[key]
     raise _wrong_member(file, parent, key, *place)
 
 
 def _wrong_question(file: str, paragraph: dict[str, Any], qa: Any, *place: int) -> InputError:
-    """What is wrong with a question or with its passage."""
+    """The error for a bad question or passage."""
     if "context" not in paragraph:
         return _wrong_member(file, paragraph, "context", *place[:2])
     if not isinstance(qa, dict) or "question" not in qa:

@@ -1,5 +1,5 @@
-"""Three tables: a corpus of which each row is one candidate, questions {question_id, text}, and gold answers
-{question_id, sentence_id, relevance?}; relevance 0 is no gold. Columns may have other names.
+"""Three tables: a corpus with one candidate per row, questions {question_id, text}, and gold answers
+{question_id, sentence_id, relevance?}; relevance 0 is no gold. Columns may be mapped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def open_tables(
     gold: Path,
     columns: Mapping[str, Mapping[str, str]] | None = None,
 ) -> OpenSet:
-    """``columns`` has for "corpus", "questions" and "gold" what a column is called there: our name -> the file's."""
+    """``columns``: for each of "corpus", "questions" and "gold", our column names -> the file's."""
     check_there(corpus, questions, gold)
     rejected: list[Rejected] = []
     names = columns or {}
@@ -64,14 +64,14 @@ def _row_blocks(paths: Sequence[Path], columns: Mapping[str, str] | None, reject
 def corpus_rows(
     paths: Sequence[Path], columns: Mapping[str, str] | None, rejected: list[Rejected]
 ) -> Iterator[tuple[Path, list[tuple[dict[str, Any], dict[str, Any]]]]]:
-    """Blocks of the rows of a corpus: under our names, and as they are."""
+    """Blocks of the rows of a corpus: under our names, and raw."""
     for path in map(Path, paths):
         for block in in_blocks(wanted_rows(path, _ROW, columns, "sentence", rejected)):
             yield path, block
 
 
 def whole_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as one candidate; as is usual for this layout, the title counts."""
+    """A row as one candidate, with its title, as usual for this layout."""
     text = f"{row['title']} {row['text']}".strip()
     return sentence_row(row["sentence_id"], text, language=row["language"], document_id=row["document_id"])
 
@@ -85,7 +85,7 @@ def read_judged(
     *,
     split_by_gold: bool = False,
 ) -> Judged:
-    """Questions and gold from a table of each; with ``split_by_gold`` only the questions that gold has a line about."""
+    """Questions and gold from a table of each; with ``split_by_gold`` only questions with a line in gold."""
     asked = _with_file(questions, _QUESTION, question_columns, "question", rejected)
     lines = _with_file(gold, _JUDGEMENT, gold_columns, "gold", rejected)
     about = {row["question_id"] for row in lines} | {row.id for row in rejected if row.what == "gold"}

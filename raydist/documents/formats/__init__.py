@@ -1,6 +1,6 @@
-"""The formats of documents, by the ends of file names. A new one is a file here, and its lines in the table.
+"""The formats of documents, by file suffix. A new format is a module here, and its lines in the table.
 
-A module has `read(file) -> Iterator[Document]`, and raises a Fault for what cannot be read. One in ROWS gives a document or a
+A module has `read(file) -> Iterator[Document]`, which raises a Fault for unreadable files. One in ROWS yields a document or a
 Problem for each row.
 """
 
@@ -34,14 +34,14 @@ ROWS = ("rows",)
 
 
 def format_of(name: str) -> str:
-    """The format of a file by its name; empty where there is none for it."""
+    """The format of a file by its name; empty if unknown."""
     name = name.lower()
     found = FORMATS.get("." + name.removesuffix(".gz").rpartition(".")[2], "") if "." in name else ""
     return "" if name.endswith(".gz") and found not in ROWS else found
 
 
 def read(file: File) -> Iterator[Document]:
-    """What a file holds, by the format of its name; a Fault where that cannot be read."""
+    """The documents of a file, read in the format of its name; raises a Fault if unreadable."""
     try:
         module = import_module(f"raydist.documents.formats.{format_of(file.name)}")
     except ModuleNotFoundError as error:
@@ -52,7 +52,7 @@ def read(file: File) -> Iterator[Document]:
 
 
 def checked(document: Document) -> Document:
-    """The document, if there is something to read in it."""
+    """The document, if it has any text; else raises a Fault."""
     if not document.blocks:
         raise Fault(EMPTY_DOCUMENT, "there is no text in it")
     return document

@@ -17,14 +17,14 @@ from raydist.documents.document import Document, File, Outline
 from raydist.documents.metadata import Value, plain
 
 MOST_ENTRIES = 10_000
-MOST_RATIO = 200  # of an entry's size to what it is packed into; that of prose is below ten
+MOST_RATIO = 200  # of an entry's unpacked to packed size; prose is below ten
 SMALL = 10 << 20  # an entry below this is harmless at any ratio
 
 PROPERTIES = ("author", "subject", "keywords", "category", "created", "modified")
 
 
 def read(file: File) -> Iterator[Document]:
-    """One document; its title is that of its properties, else a paragraph of the style Title, else the first heading."""
+    """One document; the title comes from its properties, else a paragraph of the style Title, else the first heading."""
     check_archive(file)
     try:
         opened = docx.Document(str(file.path))
@@ -50,7 +50,7 @@ def read(file: File) -> Iterator[Document]:
 
 
 def check_archive(file: File) -> None:
-    """Refuse what is no Word document, is encrypted, or would unpack to too much."""
+    """Reject files that are no Word document, are encrypted, or would unpack to too much."""
     start = file.content[:8]
     if start.startswith(b"\xd0\xcf\x11\xe0"):
         raise Fault(ENCRYPTED, "encrypted, or saved as .doc; save it without a password as .docx")
@@ -74,7 +74,7 @@ def check_archive(file: File) -> None:
 
 
 def _in_order(body: Any) -> Iterator[Any]:
-    """Paragraphs and tables, also those in content controls."""
+    """Paragraphs and tables, including those in content controls."""
     waiting = list(reversed(body))
     while waiting:
         element = waiting.pop()
@@ -85,7 +85,7 @@ def _in_order(body: Any) -> Iterator[Any]:
 
 
 def _level(style: str) -> int:
-    """Of a heading by its style's name, which is English whatever the language of Word; 0 where it is none."""
+    """A heading's level by its style's name, which is English whatever the language of Word; 0 if it is no heading."""
     name, _, number = style.lower().rpartition(" ")
     return int(number) if name == "heading" and number.isdigit() and 1 <= int(number) <= 9 else 0
 
@@ -99,5 +99,5 @@ def _add_table(outline: Outline, table: Any) -> None:
 def _property(properties: Any, name: str) -> Value | None:
     try:
         return plain(getattr(properties, name))
-    except ValueError:  # a date that is none
+    except ValueError:  # an invalid date
         return None

@@ -1,4 +1,4 @@
-"""HTML: what a browser shows of it, but for navigation; headings, paragraphs, items of lists, rows of tables, lines of code."""
+"""HTML: the text that a browser shows, without navigation: headings, paragraphs, list items, table rows, lines of code."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ INLINE = frozenset(
     )
 )
 ITEMS = frozenset(("li", "dt", "dd", "option"))
-# of <meta name=...>: what machines are told, and no reader
+# of <meta name=...>: meant for machines, not readers
 TECHNICAL = re.compile(
     r"(viewport|generator|robots|googlebot|referrer|theme-color|color-scheme|format-detection|handheldfriendly|mobileoptimized"
     r"|title|language|csrf.*|twitter:.*|fb:.*|og:.*|msapplication.*|apple-.*|.*verification.*|msvalidate.*|application-name)",
@@ -93,7 +93,7 @@ _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
 
 
 def read(file: File) -> Iterator[Document]:
-    """One document, with what its head says of it."""
+    """One document, with the metadata of its head."""
     text = decode(file.content, is_html=True)
     if not text.strip():
         yield Document([])
@@ -106,7 +106,7 @@ def read(file: File) -> Iterator[Document]:
 
 
 def fragment(text: str, line: int) -> Iterator[Block]:
-    """The blocks of HTML that stands within something else."""
+    """The blocks of embedded HTML."""
     outline = Outline()
     if text.strip() and not text.lstrip().startswith("<!--"):
         _Shown(outline, line - 1).walk(_tree(text))
@@ -114,7 +114,7 @@ def fragment(text: str, line: int) -> Iterator[Block]:
 
 
 def _tree(text: str) -> Any:
-    """The elements, as HTML is read where it is not right, too."""
+    """The element tree; tolerates invalid HTML."""
     parser = lxml_html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True, huge_tree=True)
     content = _XML_DECLARATION.sub("", text).encode()
     try:
@@ -122,20 +122,20 @@ def _tree(text: str) -> Any:
     except etree.XMLSyntaxError as error:
         raise Fault(DAMAGED, str(error)[:200]) from None
     for problem in parser.error_log:
-        if "depth" in problem.message.lower():  # what follows was left out
+        if "depth" in problem.message.lower():  # the parser dropped the rest
             raise Fault(TOO_DEEP, f"line {problem.line}: {problem.message.splitlines()[0]}"[:200])
     return root if root is not None else etree.Element("html")
 
 
 class _Shown:
-    """Collects what is shown, element by element: nothing here is recursive, since elements may be nested deep."""
+    """Collects visible text, element by element; not recursive, since elements may be nested deeply."""
 
     def __init__(self, outline: Outline, lines_before: int = 0) -> None:
         self.outline, self.lines_before = outline, lines_before
-        self.held: list[str] = []  # of the paragraph that has begun
+        self.held: list[str] = []  # of the current paragraph
         self.line: int | None = None
-        self.rows, self.items, self.code = 0, 0, 0  # how deep in each
-        self.level = 0  # of the heading that has begun
+        self.rows, self.items, self.code = 0, 0, 0  # nesting depth of each
+        self.level = 0  # of the current heading
 
     def walk(self, root: Any) -> None:
         skipped: Any = None
@@ -197,7 +197,7 @@ class _Shown:
         self.held.append(text)
 
     def _flush(self, *, in_row: bool = False) -> None:
-        """The paragraph ends here; in a row of a table it goes on."""
+        """End the paragraph; within a table row, it continues."""
         if (self.rows and not in_row) or self.level:
             self.held.append(" ")
             return
@@ -206,7 +206,7 @@ class _Shown:
         if self.code:
             for number, kept in enumerate(text.split("\n")):
                 self.outline.add(code_line(kept), line and line + number, is_line=True)
-        elif " | " in text:  # cells that are empty at the end are none
+        elif " | " in text:  # drop trailing empty cells
             self.outline.add(one_line(text).rstrip(" |"), line, is_line=True)
         else:
             self.outline.add(one_line(text), line, is_line=self.items > 0)
@@ -216,7 +216,7 @@ def _is_unshown(element: Any, tag: str) -> bool:
     return tag in UNSHOWN or not tag or "hidden" in element.attrib or element.get("role") == "navigation"
 
 
-# --- what the head says ----------------------------------------------------------------------------------------------
+# --- the head --------------------------------------------------------------------------------------------------------
 
 
 def _language(root: Any) -> str:

@@ -1,4 +1,4 @@
-"""Markdown: headings, paragraphs, items of lists, rows of tables, lines of code; front matter is metadata."""
+"""Markdown: headings, paragraphs, list items, table rows, lines of code; front matter is metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_DEPTH = 50
 
 
 def read(file: File) -> Iterator[Document]:
-    """One document; title and language are those of the front matter, the title else the first heading's."""
+    """One document; title and language come from the front matter; the default title is the first heading."""
     text = decode(file.content)
     facts, text = front_matter(text)
     outline = Outline()
@@ -34,7 +34,7 @@ def read(file: File) -> Iterator[Document]:
 
 
 def front_matter(text: str) -> tuple[dict[Any, Any], str]:
-    """What stands in YAML between --- and --- at the start, and the text with blank lines in its place."""
+    """The YAML between --- and --- at the start, and the text with blank lines in its place."""
     if not text.startswith("---\n"):
         return {}, text
     end = next((at for mark in ("\n---\n", "\n...\n") if (at := (text + "\n").find(mark, 3)) >= 0), -1)
@@ -43,7 +43,7 @@ def front_matter(text: str) -> tuple[dict[Any, Any], str]:
     if end > MOST_FRONT_MATTER:
         raise Fault(BROKEN_FRONT_MATTER, f"{end:,} characters, and there may be {MOST_FRONT_MATTER:,}")
     facts = _loaded(text[4:end])
-    if not isinstance(facts, dict):  # text between two rules
+    if not isinstance(facts, dict):  # text between two horizontal rules
         return {}, text
     return facts, "\n" * text.count("\n", 0, end + 5) + text[end + 5 :]
 
@@ -67,7 +67,7 @@ def _loaded(text: str) -> Any:
 
 
 def _parsed(text: str) -> list[Token]:
-    """A Fault where blocks are nested so deep that the parser leaves out the rest."""
+    """The parser's tokens; raises a Fault if blocks are nested so deeply that the parser drops the rest."""
     tokens = MarkdownIt("commonmark", {"maxNesting": MOST_DEPTH}).enable(["table", "strikethrough"]).parse(text)
     for token in tokens:
         if token.level >= MOST_DEPTH - 1:
@@ -77,7 +77,7 @@ def _parsed(text: str) -> list[Token]:
 
 
 def _collect(outline: Outline, tokens: list[Token]) -> None:
-    """Tokens come flat, in the order of reading; an inline token is a paragraph, a heading or a cell, by what stands before."""
+    """Tokens are flat, in reading order; an inline token is a paragraph, heading or cell, depending on the token before it."""
     lists, level = 0, 0
     row: list[str] | None = None
     for token in tokens:
@@ -115,7 +115,7 @@ def _add_code(outline: Outline, code: str, first_line: int) -> None:
 
 
 def _text(tokens: list[Token]) -> str:
-    """What is read of a paragraph: no markup, and of a picture what stands in its place."""
+    """The text of a paragraph: without markup, pictures replaced by their alternative text."""
     parts = []
     for token in tokens:
         if token.type in ("text", "code_inline", "image"):

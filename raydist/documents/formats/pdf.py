@@ -19,8 +19,8 @@ from raydist.documents.metadata import Value, plain
 
 MOST_PAGES = 10_000
 MOST_BOOKMARKS = 10_000
-MOST_CHARACTERS = 1 << 20  # of a page
-FULL = 0.6  # of the longest line of a page: one that is shorter ends a paragraph
+MOST_CHARACTERS = 1 << 20  # per page
+FULL = 0.6  # of the longest line of a page: a shorter line ends a paragraph
 STOPS = (".", "!", "?", ":", "…", "。", "।")
 PROPERTIES = {"Author": "author", "Subject": "subject", "Keywords": "keywords"}
 NOT_SAID = ("", "untitled", "unspecified", "anonymous", "(unspecified)", "(anonymous)")
@@ -29,7 +29,7 @@ Bookmark = tuple[int, str]  # level from 1, title
 
 
 def read(file: File) -> Iterator[Document]:
-    """One document; its title is that of its properties, else its first bookmark."""
+    """One document; the title comes from its properties, else its first bookmark."""
     pdf = _opened(file)
     try:
         if len(pdf) > MOST_PAGES:
@@ -78,17 +78,17 @@ def _pages_with_pictures(pdf: pdfium.PdfDocument) -> int:
 
 
 def _lines(page: pdfium.PdfTextPage) -> list[str]:
-    """The lines of a page, words that were cut at line ends put together again."""
+    """The lines of a page, with words hyphenated at line ends rejoined."""
     if page.count_chars() > MOST_CHARACTERS:
         raise Fault(TOO_LARGE, f"a page of {page.count_chars():,} characters, and there may be {MOST_CHARACTERS:,}")
     text = page.get_text_range().replace("\r\n", "\n").replace("\r", "\n")
-    text = re.sub("[\ufffe\x02]\n?", "", text)  # how a hyphen at a line's end comes
+    text = re.sub("[\ufffe\x02]\n?", "", text)  # pdfium's codes of a hyphen at a line end
     text = re.sub(r"([^\W\d_])-\n([a-zß-ÿ])", r"\1\2", text)
     return [kept for line in text.split("\n") if (kept := one_line(line))]
 
 
 def _without_repeated(pages: Sequence[list[str]]) -> list[list[str]]:
-    """Without the first and last lines that most pages share, but for the numbers in them."""
+    """The pages without first and last lines that most pages share, ignoring numbers."""
     if len(pages) < 4:
         return list(pages)
 
@@ -114,7 +114,7 @@ def _numberless(line: str) -> str:
 
 
 def _bookmarks(pdf: pdfium.PdfDocument) -> dict[int, list[Bookmark]]:
-    """By the number of the page that they lead to."""
+    """The bookmarks by page number."""
     found: dict[int, list[Bookmark]] = {}
     for bookmark in islice(pdf.get_toc(), MOST_BOOKMARKS):
         target = bookmark.get_dest()
@@ -125,8 +125,8 @@ def _bookmarks(pdf: pdfium.PdfDocument) -> dict[int, list[Bookmark]]:
 
 
 def _collect(outline: Outline, pages: Sequence[list[str]], bookmarks: Mapping[int, list[Bookmark]]) -> None:
-    """A bookmark begins where its title stands as a line of its page, else with the page."""
-    held: list[str] = []  # of the paragraph that has begun, maybe on an earlier page
+    """Collect the paragraphs; a bookmark's section begins at the line with its title, else with its page."""
+    held: list[str] = []  # of the current paragraph, perhaps from an earlier page
     begun = 1
 
     def flush(*, is_line: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Rows of JSON Lines, CSV, TSV and Parquet: each is a document; what is neither id, text, title nor language is metadata."""
+"""Rows of JSON Lines, CSV, TSV and Parquet: each is a document; columns besides id, text, title, language are metadata."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from raydist.documents.metadata import Value, column_name, parsed, plain
 from raydist.errors import InputError
 
 IDS = ("document_id", "id", "_id")
-ROW_BYTES = 200  # of a row at least, in memory
+ROW_BYTES = 200  # minimum per row, in memory
 BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A row that is no document."""
+    """A rejected row."""
 
     line: int
     id: str
@@ -34,7 +34,7 @@ class Problem:
 
 @dataclass
 class Columns:
-    """What the columns of a file are called."""
+    """The column names of a file."""
 
     text: str
     id: str | None
@@ -44,7 +44,7 @@ class Columns:
 
 
 def read(file: File, names: Mapping[str, str] | None = None) -> Iterator[Document | Problem]:
-    """The documents of a file, and what is wrong with other rows; `names`: our columns -> the file's."""
+    """The documents of a file, and the Problems of bad rows; `names`: our columns -> the file's."""
     check_size(file)
     rows = list(_rows(file))
     whole = [row for row in rows if row.fault is None]
@@ -73,7 +73,7 @@ def read(file: File, names: Mapping[str, str] | None = None) -> Iterator[Documen
 
 
 def check_size(file: File) -> None:
-    """Refuse a packed file that would unpack to too much."""
+    """Reject a packed file that would unpack to too much."""
     if not is_gzip(file.path):
         return
     size = 0
@@ -88,7 +88,7 @@ def check_size(file: File) -> None:
 
 
 def _rows(file: File) -> Iterator[Row]:
-    """The rows; few bytes of Parquet may be many of those."""
+    """The rows, limited in total size: few bytes of Parquet may unpack to many."""
     size = 0
     try:
         for row in table_rows(file.path):
@@ -101,11 +101,11 @@ def _rows(file: File) -> Iterator[Row]:
 
 
 def find_columns(rows: list[Row], names: Mapping[str, str]) -> Columns:
-    """Which columns are what; those that are mapped must be there, and the text in any case."""
+    """The roles of columns; mapped columns and the text are required."""
     seen: dict[str, None] = {}
     for row in rows:
         seen |= dict.fromkeys(row.value)
-    seen.pop(None, None)  # type: ignore[call-overload]  # cells without a column
+    seen.pop(None, None)  # type: ignore[call-overload]  # cells beyond the header
     wanted = {"text": "text"} | dict(names)
     for ours, theirs in wanted.items():
         if theirs not in seen:
@@ -139,13 +139,13 @@ def _id(row: Row, columns: Columns) -> str:
 
 
 def _text(value: Any) -> str:
-    """An id, a title or a language, which may be given as a number."""
+    """An id, a title or a language, possibly given as a number."""
     value = plain(value)
     return value if isinstance(value, str) and is_writable(value) else "" if value is None else str(value)
 
 
 def _metadata(rows: list[Row], columns: Columns, *, are_texts: bool) -> dict[str, list[Value | None]]:
-    """The values of each other column; where cells are but texts, of the kind that the whole column has."""
+    """The values of all other columns; text-only cells are parsed by column."""
     found: dict[str, list[Value | None]] = {}
     for name in columns.others:
         values = [row.value.get(name) for row in rows]
@@ -161,5 +161,5 @@ def _writable(value: Value | None) -> Value | None:
 
 
 def is_csv(name: str) -> bool:
-    """Whether all that a file's cells hold is text."""
+    """Whether a file's cells are text only."""
     return name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))

@@ -14,7 +14,7 @@ def read(file: File) -> Iterator[Document]:
 
 
 def paragraphs(text: str, first_line: int | None = 1) -> Iterator[Block]:
-    """What stands between blank lines, and the line where it begins."""
+    """The text between blank lines, with its first line."""
     held: list[str] = []
     start = 0
     for number, line in enumerate([*text.split("\n"), ""]):
