@@ -1,4 +1,4 @@
-"""Where a run is computed and what it is logged to: nothing of it changes a result."""
+"""Where a run is computed and logged: nothing here changes a result."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ class TrackConfig(Section):
 
     @property
     def on(self) -> list[str]:
-        """The trackers in use; each is a package and an extra of the same name."""
+        """The active trackers; each is a package and an extra of the same name."""
         return [name for name in ("mlflow", "wandb") if getattr(self, name)]
