@@ -11,13 +11,13 @@ from typing import NamedTuple
 from raydist.sample.world import NOTE, Domain, Fact, Passage
 
 Templates = Mapping[str, Sequence[str]]  # relation -> sentences with {A}, the entity, and {V}, the value
-KNOWN_STATEMENTS = 4  # training texts use the first ones only, and of the questions the first half
-SHARE_REFERRED = 0.7  # of the later mentions of an entity that go without its name
+KNOWN_STATEMENTS = 4  # training uses only the first ones, and the first half of the questions
+SHARE_REFERRED = 0.7  # of an entity's later mentions that omit its name
 NAMED = re.compile(r"([Tt]he )?((river|firm|company|ship|vessel) )?\{A\}( (festival|bridge|engine|trial))?")
 
 
 class Statement(NamedTuple):
-    """A sentence and where in it the value is: ``text[start : start + len(answer)] == answer``."""
+    """A sentence and the position of the value in it: ``text[start : start + len(answer)] == answer``."""
 
     text: str
     start: int
@@ -30,7 +30,7 @@ class Text(NamedTuple):
     text: str
     spans: list[tuple[int, int]]  # of the sentences, in reading order
     statements: list[Statement]  # in the order of the facts; then the note, then a guest
-    places: list[int]  # of each statement in reading order
+    places: list[int]  # position of each statement in reading order
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Language:
     domain: Domain
     statements: Templates
     questions: Templates
-    notes: Sequence[str]  # sentences with a year that is never asked for
+    notes: Sequence[str]  # sentences with a year that no question asks for
     phrases: Templates  # kind of value -> its phrases, by number
     units: Mapping[str, str]  # kind of value -> pattern around the number
     months: Sequence[str]
@@ -49,7 +49,7 @@ class Language:
     thousands: str = ","
     script: dict[int, str] | None = None  # a str.translate table from Latin letters
     references: Mapping[str, str] = field(default_factory=dict)  # kind of entity -> words in place of its name
-    restated: Templates = field(default_factory=dict)  # the fact in words no question uses
+    restated: Templates = field(default_factory=dict)  # the fact in words that no question uses
     distractors: Templates = field(default_factory=dict)  # the fact in the words of its questions
 
     def name(self, name: str) -> str:
@@ -69,11 +69,11 @@ class Language:
         return self.phrases[kind][value]
 
     def answer(self, fact: Fact) -> str:
-        """The words that answer a question about this fact."""
+        """The answer to a question about this fact."""
         return self.value(self.domain.relations.get(fact.relation, NOTE)[1], fact.value)
 
     def say(self, fact: Fact, templates: Sequence[str], rng: Random, referred: bool = False) -> Statement:
-        """The fact in one of these sentences; people by full name or by surname, a thing without its name when ``referred``."""
+        """The fact in one of these sentences; people by full name or surname, things without their name if ``referred``."""
         template = templates[int(rng.random() * len(templates))]
         if referred:
             reference = self.references[self.domain.relations[fact.relation][0]]
@@ -84,7 +84,7 @@ class Language:
         return Statement(before + answer + after.replace("{A}", name), len(before), answer)
 
     def ask(self, fact: Fact, rng: Random, training: bool) -> str:
-        """A question that the fact answers."""
+        """A question about the fact."""
         questions = self.questions[fact.relation]
         known = (len(questions) + 1) // 2 if training else len(questions)
         return questions[int(rng.random() * known)].replace("{A}", self.name(fact.entity))
@@ -99,7 +99,7 @@ class Language:
     ) -> Text:
         """The passage in words, its sentences in random order, a sentence about something else among them.
 
-        ``num_templates`` keeps to the first ones of a relation; references leave out a name that the text has given before.
+        ``num_templates`` limits a relation to its first ones; references omit a name that the text has mentioned before.
         """
         facts = [*passage.facts, passage.note]
         order = list(range(len(facts) + (guest is not None)))
