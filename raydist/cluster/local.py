@@ -17,7 +17,7 @@ import psutil
 from raydist.errors import Failure
 from raydist.terminal import say
 
-# No node is removed with notice, and the end of a training is noticed sooner.
+# A local node is never preempted, and the end of a training is noticed sooner.
 # Its workers yield to nobody: Ray gives them niceness 15, and one waiting thread holds up all others.
 # Idle workers of stages end after five minutes: kept for the next stage, they would last through a long training.
 ENVIRONMENT = {

@@ -111,7 +111,7 @@ class Jobs:
                 return details
             time.sleep(1)
 
-    # --- jobs that are there -----------------------------------------------------------------------------------------
+    # --- existing jobs -----------------------------------------------------------------------------------------------
 
     def newest_first(self) -> list[JobDetails]:
         """The jobs submitted to the cluster, newest first."""

@@ -80,7 +80,7 @@ def _finish(stage: Stage, folder: Storage, parts: dict[int, Line], started: floa
 
 def _made(stage: Stage, folder: Storage, manifest: Manifest) -> Made:
     made = Made(folder, stage.name, stage.fingerprint, stage.kind)
-    made.__dict__["manifest"] = manifest  # it is known already
+    made.__dict__["manifest"] = manifest  # already loaded
     return made
 
 

@@ -127,7 +127,7 @@ class Sweep:
                 + "\ngive this one another name (name=...), or start it over with --fresh"
             )
 
-    # --- what a trial needs ------------------------------------------------------------------------------------------
+    # --- a trial's inputs --------------------------------------------------------------------------------------------
 
     def settings_of(self, trial: Trial) -> Config:
         """A trial's settings, with paths as in the sweep's config."""
@@ -160,7 +160,7 @@ class Sweep:
             self.prepared[key] = flow.prepare_trials(run, all_stages=all_stages)
         return self.prepared[key]
 
-    # --- which trial is next -----------------------------------------------------------------------------------------
+    # --- the next trial ----------------------------------------------------------------------------------------------
 
     def plan_pending(self) -> bool:
         """Queue unfinished trials and make their shared stages; False if nothing is left to do."""
@@ -204,7 +204,7 @@ class Sweep:
         self.prepare(trial)
         return trial
 
-    # --- what trials reached -----------------------------------------------------------------------------------------
+    # --- outcomes of trials ------------------------------------------------------------------------------------------
 
     def finished(self, trial: Trial, last: Mapping[str, Any] | None = None, died: bool = False) -> None:
         """Record the end of a trial: by itself, by a scheduler (then `last` is its last report), or because it died."""

@@ -97,7 +97,7 @@ def _check_settings(base: Config, choices: Iterable[dict[str, Any]]) -> tuple[li
     return right, wrong
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- rejected sweeps -------------------------------------------------------------------------------------------------
 
 
 def _check_grid(sweep: SweepConfig, axes: Sequence[Axis]) -> list[str]:

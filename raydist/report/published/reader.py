@@ -23,7 +23,7 @@ OUT_OF_DOMAIN = ("hotpotqa", "newsqa", "naturalquestions")
 OUT = Key("out_of_domain")  # the mean over these
 
 
-# --- what a run has --------------------------------------------------------------------------------------------------
+# --- a run's data ----------------------------------------------------------------------------------------------------
 
 
 def known_as(name: str) -> str:
