@@ -48,7 +48,7 @@ def _common(
 
 @contextmanager
 def opened(config: str, overrides: list[str] | None, verbose: bool = False) -> Iterator[Run]:
-    """The run of a config, on its cluster."""
+    """The run that a config describes, on its cluster."""
     from raydist.cluster.connect import Cluster
     from raydist.cluster.machine import RayMachine
     from raydist.config import load_config

@@ -71,7 +71,7 @@ class Progress:
     def update(self, done: float, note: str = "", total: float | None = None) -> None:
         """Set the number done and, if it has become known, the total."""
         with self.turn:
-            if done < self.done:  # work was lost and is repeated
+            if done < self.done:  # work was lost and is done again
                 self.first, self.started = done, time.monotonic()
             self.done, self.note, self.total = done, note, self.total if total is None else total
         self._speak(0.2 if self.live else QUIET_SECONDS)

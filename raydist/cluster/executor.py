@@ -115,7 +115,7 @@ def _worker(threads: int) -> Worker:
 
 
 def write_parts(batch: Mapping[str, np.ndarray], work: Work) -> dict[str, list[bytes]]:
-    """Read, make and write the parts of a batch."""
+    """Read, make and write the parts that a batch names."""
 
     def written(row: int) -> Any:
         place, job, number = work.part(row)

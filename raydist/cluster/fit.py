@@ -1,4 +1,4 @@
-"""Ray Train around the plain loop: workers on a cluster, and the checkpoints that Ray keeps.
+"""Ray Train around the plain loop: workers on a cluster, and the location of their checkpoints.
 
 A checkpoint is saved every so many steps, at the end, and when Ray announces the loss of a node.
 """

@@ -31,7 +31,7 @@ ENVIRONMENT = {
 # Processes that train or will train. The rest of Ray is idle meanwhile, but each process wakes up a hundred times a second
 # (0.6 % of a core). When training uses all cores, a delayed thread holds up the others at the end of every matrix product.
 WORKS = {"RayTrainWorker", "IDLE", "default_worker"}
-NEEDED = {"gcs_server", "raylet"}  # without them Ray kills this process, too, within a minute and silently
+NEEDED = {"gcs_server", "raylet"}  # without them Ray ends this process, too, within a minute and silently
 LOGS = "log_monitor"  # sends what workers print to this process
 STARTS = 3
 

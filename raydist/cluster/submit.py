@@ -32,7 +32,7 @@ from raydist.submission.target import DASHBOARD, Target
 from raydist.terminal import duration, say
 
 ATTEMPTS, PAUSE_S = 10, 3.0  # to submit to a head that has just started
-PATIENCE_S = 60.0  # for a cluster that does not answer
+PATIENCE_S = 60.0  # while a cluster does not answer
 _RAYS_LINE = re.compile(r"Running entrypoint for job |\S+ \S+\s+INFO job_manager\.py:|\[.* logging\.cc:\d+: ")
 _BROKEN = (RuntimeError, OSError, requests.RequestException, aiohttp.ClientError)  # connection errors
 

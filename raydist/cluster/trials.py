@@ -33,7 +33,7 @@ class RayTrials:
 
         config, local = sweep.config, not (self.cluster.config.address or os.environ.get("RAY_ADDRESS"))
         resources = ray.cluster_resources()
-        number = min(trials_at_once(config, resources, local=local), sweep.total)  # a single trial gets all cores
+        number = min(trials_at_once(config, resources, local=local), sweep.total)  # a single trial has all cores
         cores = min(resources.get("CPU", 1.0), os.cpu_count() or 1) if local else resources.get("CPU", 1.0)
         if number > 1 and not config.cluster.gpus_per_worker:
             sweep.threads = max(1, int(cores // (number * config.cluster.max_workers)))

@@ -66,7 +66,7 @@ def make_tuner(sweep: Sweep, number: int) -> tune.Tuner:
             storage_path=sweep.folder.uri,
             verbose=0,
             callbacks=[Silent()],
-            failure_config=tune.FailureConfig(max_failures=sweep.config.cluster.max_failures),  # of the trial's own process
+            failure_config=tune.FailureConfig(max_failures=sweep.config.cluster.max_failures),  # of a trial's own process
         ),
     )
 

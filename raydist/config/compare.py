@@ -22,7 +22,7 @@ class State(Enum):
 
 
 class Settings:
-    """Flat settings of one version, which may lack keys of another."""
+    """Flat settings of one version, which may lack keys that another version has."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values

@@ -39,7 +39,7 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 
 def shipped_configs() -> Path:
-    """The folder of the configs shipped with the package."""
+    """The folder of the configs that come with the package."""
     package = Path(__file__).parents[1]
     packed = package / "configs"
     return packed if packed.is_dir() else package.parent / "configs"
@@ -115,7 +115,7 @@ def _report(path: Path, overrides: int, problems: Sequence[str]) -> str:
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
-    """The config with some dotted keys changed, checked again."""
+    """The same config with some dotted keys changed, checked again."""
     values = config.model_dump(mode="json", exclude_unset=True)
     problems = [blocked for key, value in changes.items() if (blocked := _set(values, key.split("."), value))]
     try:

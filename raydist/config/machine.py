@@ -65,5 +65,5 @@ class TrackConfig(Section):
 
     @property
     def on(self) -> list[str]:
-        """The active trackers; each is a package and an extra of the same name."""
+        """The trackers in use; each is a package and an extra of the same name."""
         return [name for name in ("mlflow", "wandb") if getattr(self, name)]

@@ -66,7 +66,7 @@ def settings_with_result(config: Config) -> dict[str, Any]:
     return {
         name: value
         for name, (key, value) in known_settings(config).items()
-        if key.affects is not Affects.nothing and name != "seed"  # trials have their own seeds
+        if key.affects is not Affects.nothing and name != "seed"  # trials have seeds of their own
     }
 
 

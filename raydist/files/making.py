@@ -29,7 +29,7 @@ from raydist.files.storage import Storage
 from raydist.terminal import Progress, say
 
 JOURNAL_SECONDS = 10.0  # between writes of finished parts' lines; those that a kill loses are read again
-READERS = 16  # parts of an interrupted stage that are checked at once
+READERS = 16  # parts of an interrupted stage that are looked at together
 
 
 def make_stages(

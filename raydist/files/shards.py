@@ -37,12 +37,12 @@ class BestRows(NamedTuple):
 
 
 def load_array(folder: Path, name: str) -> np.ndarray:
-    """An array of a folder, memory-mapped."""
+    """An array of a folder, mapped."""
     return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
 
 
 def string_parts(strings: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets starting at 0, and the bytes."""
+    """Offsets from 0, and the bytes."""
     strings = strings.cast(pa.large_string())
     if not len(strings):
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)
@@ -63,7 +63,7 @@ def string_arrays(name: str, strings: pa.Array) -> dict[str, np.ndarray]:
 
 
 def load_strings(folder: Path, name: str) -> pa.LargeStringArray:
-    """The strings of a folder, memory-mapped."""
+    """The strings of a folder, mapped."""
     return string_array(load_array(folder, f"{name}_offsets"), load_array(folder, f"{name}_bytes"))
 
 

@@ -202,12 +202,12 @@ class Made:
         return part_name(number, self.kind)
 
     def files(self) -> list[Path]:
-        """All parts as files on this node."""
+        """All parts as files of this node."""
         folder = self.folder.local_copy("")
         return [folder / line.name for line in self.manifest.parts]
 
     def file(self, number: int) -> Path:
-        """One part as a file on this node."""
+        """One part as a file of this node."""
         return self.folder.local_copy("") / self.part(number)
 
     def table(self, number: int, columns: Iterable[str] | None = None) -> pa.Table:

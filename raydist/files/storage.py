@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from raydist.errors import Failure, InputError
 
-FETCH_BYTES = 16 << 20  # of a remote file per request
+FETCH_BYTES = 16 << 20  # of a remote file in one request
 
 
 class StorageError(Failure):
@@ -76,7 +76,7 @@ class Storage:
         return isinstance(self._opened[0], pafs.LocalFileSystem)
 
     def path(self, *parts: str) -> str:
-        """The full path, as this storage's filesystem expects it."""
+        """The full path, as this storage's filesystem takes it."""
         return posixpath.join(self._opened[1], *parts)
 
     def at(self, *parts: str) -> Storage:
@@ -164,7 +164,7 @@ class Storage:
         self.write_bytes(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
     def delete(self, name: str) -> None:
-        """Delete a file or folder, if it exists."""
+        """Delete a file or a folder, if it is there."""
         filesystem, path = self._opened[0], self.path(name)
         kind = filesystem.get_file_info(path).type
         if kind == pafs.FileType.Directory:
@@ -206,7 +206,7 @@ class Storage:
                 beside.rename(target)
             except OSError:
                 shutil.rmtree(beside, ignore_errors=True)
-                if not target.exists():  # else another process on this node was faster
+                if not target.exists():  # else another process of this node was faster
                     raise
         return target
 

@@ -38,7 +38,7 @@ from raydist.report.sections import notices
 from raydist.statistics import Comparison, adversarial_scores, compare_groups, holm
 
 SAMPLES = 2000  # of the paired bootstrap
-DISAGREEMENTS = 10  # per kind and test set
+DISAGREEMENTS = 10  # of each kind and test set
 WHO_IS_RIGHT = ((True, True), (True, False), (False, True), (False, False))  # first run, other run
 
 
@@ -137,7 +137,7 @@ def question_scores(run: ReportedRun, test_set: str, measure: str) -> dict[str, 
 
 
 class Group(NamedTuple):
-    """Runs that differ only in their seed."""
+    """Runs that differ in their seed alone."""
 
     name: str
     runs: list[ReportedRun]
@@ -334,14 +334,14 @@ def paired_rows(first: ReportedRun, other: ReportedRun, test_set: str) -> list[t
 
 
 def in_a_row(pair: tuple[dict[str, Any], dict[str, Any]]) -> list[Html]:
-    """A table row about one question."""
+    """A row of a table about one question."""
     first, other = pair
     gold = next(iter(first["answers"] or []), "")
     return [el("bdi", text or "no answer") for text in (first["question"], gold, first["prediction"], other["prediction"])]
 
 
 def settings(runs: Sequence[ReportedRun]) -> Html | None:
-    """The settings in which the runs differ."""
+    """The settings in which the runs differ, and no others."""
     flat = [flatten(run.config) for run in runs]
     keys = [
         key for key in dict.fromkeys(key for values in flat for key in values) if len({values.get(key) for values in flat}) > 1

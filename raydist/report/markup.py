@@ -1,4 +1,4 @@
-"""Building blocks of a report. Text is escaped unless it is ``Html``, so data cannot become markup by mistake."""
+"""Building blocks of a report. Text is escaped unless it is ``Html``, so data cannot become markup by an oversight."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def el(name: str, *children: object, **attributes: object) -> Html:
 
 
 def join(parts: Iterable[object]) -> Html:
-    """The parts joined, each escaped unless it is ``Html``; None is left out."""
+    """The parts in a row, each escaped unless it is ``Html``; None is left out."""
     return Html("".join(part if isinstance(part, Html) else escape(str(part)) for part in parts if part is not None))
 
 

@@ -88,7 +88,7 @@ def differences(run: ReportedRun, test_set: str) -> Html | None:
 
 
 def gap(test: dict[str, float]) -> Html | None:
-    """A difference in points with its interval and p, given as shares."""
+    """A difference in points with its interval and p, from shares."""
     if "" not in test:
         return None
     has_interval = {"low", "high", "p"} <= test.keys()
@@ -103,7 +103,7 @@ def ordered(methods: Iterable[str]) -> list[str]:
 
 
 def retrieval(run: ReportedRun) -> Html | None:
-    """Methods and their metrics, for each test set."""
+    """Methods against metrics, for each test set."""
     parts: list[Html | None] = []
     for test_set, found in scores_by_set(run).items():
         methods = ordered(found)

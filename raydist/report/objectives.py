@@ -108,7 +108,7 @@ def _clouds(trace: dict[str, Any]) -> Html | None:
 
 
 def n_best_gain(run: ReportedRun) -> Html | None:
-    """Hard learning and answer contrast: the share of right answers among the k best, before and after."""
+    """Hard learning and answer contrast: the share of questions with a right answer among the k best, before and after."""
     plots = [
         line_plot(title, [curve for curve in curves if len(curve[1])], smooth=True, note=note)
         for title, curves, note in (
@@ -203,7 +203,7 @@ def _how_aligned(run: ReportedRun) -> str | None:
 
 
 def _tenth(values: np.ndarray, *, last: bool) -> float | None:
-    """The mean of the first or last tenth of the logged values."""
+    """The mean of the first or the last tenth of what was logged."""
     values = values[np.isfinite(values)]
     size = max(1, len(values) // 10)
     return float(np.mean(values[-size:] if last else values[:size])) if len(values) else None

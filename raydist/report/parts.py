@@ -31,7 +31,7 @@ def loss_plots(runs: Sequence[ReportedRun], apart: tuple[str, ...] = ()) -> list
     total = over_runs(runs, "loss", "total")
     if len(runs) == 1 and len(terms) > 1:
         weighted = shared_keys(runs, lambda key: key.startswith("weighted."))
-        counted = [key for key in weighted if runs[0].series(key)[1].any()]  # weight 0: logged, but not part of the loss
+        counted = [key for key in weighted if runs[0].series(key)[1].any()]  # weight 0: logged, no part of the loss
         total += [curve for key in counted for curve in over_runs(runs, key, key.removeprefix("weighted."))]
     plots = [line_plot("Loss: total and weighted terms" if len(total) > len(runs) else "Loss", total, smooth=True, note=note)]
     if len(terms) > 1:

@@ -1,4 +1,4 @@
-"""Curves as small inlined SVG. Matplotlib is imported for the first one: it takes most of a second."""
+"""Curves as small inlined SVG. Matplotlib is imported when the first one is drawn: it costs most of a second."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def thin(steps: np.ndarray, values: np.ndarray, most: int = MAX_POINTS) -> tuple
 
 
 def running_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """The mean of each value and its neighbours up to ``width`` away, a third of that near the ends; NaN is ignored."""
+    """The mean of each value and its neighbours up to ``width`` away, a third of that near the ends; NaN is passed over."""
     places = np.arange(len(values))
     reach = np.clip(np.minimum(places, places[::-1]), width // 3, width)  # a wide one-sided mean would flatten a steep start
     known = np.isfinite(values)

@@ -295,7 +295,7 @@ def _read_table(run: ReportedRun, file: Path, schema: pa.Schema) -> pa.Table | N
         table = pq.ParquetFile(file).read()
         if schema == REJECTED_SCHEMA and "unit" not in table.column_names:  # of a corpus read before the column existed
             table = table.append_column("unit", pa.array(["line"] * table.num_rows, pa.string()))
-        for name in ("recall@10", "nDCG@10") if schema == RANKED_SCHEMA else ():  # lists scored earlier had two metrics
+        for name in ("recall@10", "nDCG@10") if schema == RANKED_SCHEMA else ():  # lists scored before had two metrics
             if name not in table.column_names:
                 table = table.append_column(name, pa.nulls(table.num_rows, pa.float32()))
         if schema == MINED_EXAMPLE_SCHEMA and "right" not in table.column_names:

@@ -34,8 +34,8 @@ from raydist.report.published.retrieval import published_retrieval
 from raydist.report.runs import ReportedRun
 
 HEADLINES = ("gold_silver_weighted", "gold_silver", "gold", "untrained", "bm25")  # the run's first of these
-TILES = ("addsent_f1", "f1", "em")  # the first one found is large
-EXAMPLES = 20  # right ones, and as many wrong ones, per test set
+TILES = ("addsent_f1", "f1", "em")  # the first of them is the large one
+EXAMPLES = 20  # right ones, and as many wrong ones, of each test set
 FIRST_REJECTED = 10
 
 
@@ -126,7 +126,7 @@ def scores(run: ReportedRun) -> Html | None:
                 nbest.append([f"{test_set} {measure_name(measure)}", *(found.get(f"{measure}@{k}") for k in ranks)])
         shown = {"questions", "rule", *main, *(f"{m}@{k}" for k in ranks for m in ("em", "f1"))}
         for measure in found:
-            part_of = measure.split(".")[0]  # f1.low is part of f1; so is f1.ar, which has its own section
+            part_of = measure.split(".")[0]  # f1.low is part of f1; so is f1.ar, which has a section of its own
             if measure not in shown and (part_of == measure or part_of not in found):
                 further.append([test_set, measure_name(measure), with_interval(found, measure)])
     note = "Small figures: 95 % bootstrap interval over questions. The rule says how answers are normalised."
@@ -264,13 +264,13 @@ def stages(run: ReportedRun) -> Html | None:
 
 
 def files(run: ReportedRun) -> Html | None:
-    """The complete settings and every final number."""
+    """The settings, complete, and every final number."""
     texts = {"config.yaml": run.config_text.rstrip(), "metrics.json": json.dumps(run.metrics, indent=1) if run.metrics else ""}
     return join(el("details", el("summary", name), el("pre", text)) for name, text in texts.items() if text) or None
 
 
 def beside_published(run: ReportedRun) -> Html | None:
-    """A reader's or retriever's numbers beside those of the papers."""
+    """A reader's numbers, or a retriever's, beside those of the papers."""
     return published([run]) or published_retrieval(run)
 
 

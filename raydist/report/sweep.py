@@ -20,7 +20,7 @@ from raydist.report.runs import ReportedRun, load_run
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_BOXES = 12  # a parameter with more values is drawn as points
+MOST_BOXES = 12  # a parameter of more values is drawn as points
 MOST_TICKS = 8
 
 
@@ -66,7 +66,7 @@ def overview(found: Mapping[str, Any]) -> Html:
 
 
 def settings(found: Mapping[str, Any]) -> Html | None:
-    """Every setting, best first."""
+    """Every setting, the best first."""
     if not found["settings"]:
         return None
     seeds = [f"seed {seed}" for seed in found["seeds"]]
@@ -124,7 +124,7 @@ def parameter_plot(found: Mapping[str, Any], key: str) -> Html | None:
 
 
 def coordinates(found: Mapping[str, Any]) -> Html | None:
-    """Every setting as a line through its values and its score; the best one stands out."""
+    """Every setting as a line through its values and what it reached; the best one stands out."""
     rows = [row for row in found["settings"] if is_number(row["mean"])]
     keys = found["keys"]
     if len(keys) < 2 or len(rows) < 2:
@@ -213,7 +213,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def in_order(values: Sequence[Any]) -> list[Any]:
-    """The distinct values; numbers by size, else in order of appearance."""
+    """Each value once; numbers by size, else in the order of appearance."""
     found: list[Any] = []
     for value in values:
         if not any(same(value, one) for one in found):

@@ -21,7 +21,7 @@ class Overlap:
 
     other: str  # dev or train
     test: str
-    questions: int  # of the test set, with their text in the other set
+    questions: int  # of the test set, whose text is in the other set
     of_questions: int
     passages: int
     of_passages: int

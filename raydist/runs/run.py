@@ -44,7 +44,7 @@ class Run:
     machine: Machine
     base: str | None = None  # the run of its base reader or cross-encoder, if trials share one
     stages: dict[str, StageUse] = field(default_factory=dict)  # by folder
-    touched: set[str] = field(default_factory=set)  # folders of stages used by this command
+    touched: set[str] = field(default_factory=set)  # folders of stages that this command has used
     prepared: dict[str, Any] = field(default_factory=dict)  # data sets read by this command, by name
     rejected: dict[str, int] = field(default_factory=dict)  # number of rows by data set
 
@@ -87,7 +87,7 @@ class Run:
         return cluster.threads_per_worker or max(1, (os.cpu_count() or 1) // cluster.actors)
 
     def beside(self, name: str, changes: Mapping[str, Any] | None = None) -> Run:
-        """Another run in the same storage, with changed settings."""
+        """Another run in the same storage, with some settings changed."""
         return Run(override(self.config, {**(changes or {}), "name": name}), self.machine)
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""stages.json of a run lists the stages it used. They live in <storage>/stages/, shared by runs and trials."""
+"""stages.json of a run: which stages it used. They live in <storage>/stages/, shared by runs and trials."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from raydist.files.storage import Storage, fingerprint
 from raydist.terminal import say
 
 PATIENCE_S = 60.0  # for values still in transit when a run ends
-BATCH = 100  # values that MLflow accepts in one request
+BATCH = 100  # values that MLflow takes in one request
 PRIVATE = ("storage", "track")  # sections not sent: their addresses may contain passwords
 
 

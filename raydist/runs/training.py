@@ -79,7 +79,7 @@ def _start_over(run: Run) -> None:
         run.folder.delete(name)
     if run.config.task == "reader":
         run.folder.delete("metrics.json")
-    elif run.folder.exists("metrics.json"):  # which mining has written to before
+    elif run.folder.exists("metrics.json"):  # to which mining has written before
         run.add_metrics({}, instead_of="retrieval.")
     run.folder.delete("training.json")  # last: until then it identifies the old checkpoints
 

@@ -40,7 +40,7 @@ def write_corpus(folder: Path, world: World, first: int, num_sentences: int, pro
             block = [world.passage(first + number) for number in range(start, min(start + BLOCK, total))]
             rngs = [world.rng(passage.number, "queries") for passage in block]
             asked = [rng.sample(range(len(passage.facts)), 2) for rng, passage in zip(rngs, block)]
-            half = len(block) // 2  # a document's guest comes from half a block earlier; 0: no other document
+            half = len(block) // 2  # a document's guest comes from half a block before it; 0: there is no other document
             texts = []
             for here, passage in enumerate(block):
                 owner = (here - half) % len(block)
@@ -51,7 +51,7 @@ def write_corpus(folder: Path, world: World, first: int, num_sentences: int, pro
                 write_line(corpus, document | {"text": texts[-1].text[: spans[-1][1]], "sentences": spans})
             for here, passage in enumerate(block):
                 split = "dev" if (start + here) % 6 == 5 else "train"
-                for index in asked[here][: 2 if (start + here) % 5 < 3 else 1]:  # eight per five documents
+                for index in asked[here][: 2 if (start + here) % 5 < 3 else 1]:  # eight for five documents
                     gold = _sentence_id(start + here, texts[here], index, num_sentences)
                     if gold is None or num_queries == max_queries:
                         continue
@@ -82,7 +82,7 @@ def _sentence_id(number: int, text: Text, statement: int, num_sentences: int) ->
 
 
 def _restate(world: World, host: Passage, fact: Fact) -> Statement:
-    """The fact in other words; half of the time the name, too, becomes a word that no question has."""
+    """The fact in other words; half of the time the name, too, is hidden in a word that no question has."""
     rng = world.rng(host.number, "guest")
     name = fact.entity.rpartition(" ")[2]
     hidden = fact._replace(entity=f"{name}ian" if rng.random() < 0.5 else name)

@@ -41,7 +41,7 @@ class Language:
     domain: Domain
     statements: Templates
     questions: Templates
-    notes: Sequence[str]  # sentences with a year that no question asks for
+    notes: Sequence[str]  # sentences with a year that is never asked for
     phrases: Templates  # kind of value -> its phrases, by number
     units: Mapping[str, str]  # kind of value -> pattern around the number
     months: Sequence[str]
@@ -49,7 +49,7 @@ class Language:
     thousands: str = ","
     script: dict[int, str] | None = None  # a str.translate table from Latin letters
     references: Mapping[str, str] = field(default_factory=dict)  # kind of entity -> words in place of its name
-    restated: Templates = field(default_factory=dict)  # the fact in words that no question uses
+    restated: Templates = field(default_factory=dict)  # the fact in words no question uses
     distractors: Templates = field(default_factory=dict)  # the fact in the words of its questions
 
     def name(self, name: str) -> str:
@@ -73,7 +73,7 @@ class Language:
         return self.value(self.domain.relations.get(fact.relation, NOTE)[1], fact.value)
 
     def say(self, fact: Fact, templates: Sequence[str], rng: Random, referred: bool = False) -> Statement:
-        """The fact in one of these sentences; people by full name or surname, things without their name if ``referred``."""
+        """The fact in one of these sentences; people by full name or by surname, a thing without its name when ``referred``."""
         template = templates[int(rng.random() * len(templates))]
         if referred:
             reference = self.references[self.domain.relations[fact.relation][0]]

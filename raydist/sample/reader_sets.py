@@ -36,7 +36,7 @@ def write_reader_set(
 
 
 def ask_about(world: World, language: Language, passage: Passage, training: bool) -> tuple[str, list[tuple[Fact, Row]]]:
-    """The passage in words, and a question for each of its facts except one, the same in every language."""
+    """The passage in words, and a question for each of its facts except one, which is the same in every language."""
     rng = world.rng(passage.number, language.code)
     text = language.write(passage, rng, num_templates=KNOWN_STATEMENTS if training else None, with_references=True)
     skipped = world.rng(passage.number, "skipped").randrange(len(passage.facts))

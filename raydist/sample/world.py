@@ -131,7 +131,7 @@ WORKSHOP = Domain(  # the second domain: ships, engines and laboratory trials
 
 @dataclass(slots=True)
 class Passage:
-    """Six facts about two related entities, and a year that no question asks for."""
+    """Six facts about two related entities, and a year nobody asks for."""
 
     number: int
     title: str
@@ -171,7 +171,7 @@ class World:
         return f"{self.given_names[last]} {word}" if kind == "person" else word + ENDINGS[kind][last]
 
     def passage(self, number: int) -> Passage:
-        """The facts of one passage; values of one kind are distinct within it."""
+        """The facts of one passage; values of one kind differ from each other within it."""
         rng = self.rng(number, "facts")
         kind, link, other_kind = self.domain.pairs[int(rng.random() * len(self.domain.pairs))]
         taken: set[tuple[str, int]] = set()

@@ -1,6 +1,6 @@
 """The sample world as files: reader sets in six languages, an adversarial copy, a second domain, a corpus for mining.
 
-Passages are derived from (seed, number) and written one by one, so memory does not grow with the size.
+Passages are derived from (seed, number) and written as they come, so memory does not grow with the size.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from raydist.sample.languages.workshop import WORKSHOP_ENGLISH
 from raydist.sample.reader_sets import write_reader_set
 from raydist.sample.world import ENCYCLOPEDIA, WORKSHOP, World
 
-VERSION = 1  # of the generator: others may write different bytes for the same seed
+VERSION = 1  # of the generator: another one may write other bytes for the same seed
 SCALES = {"small": 1, "medium": 4, "large": 16}
 SMALL_CORPUS = 6000
 MIN_CORPUS = 100
-TRAIN_PASSAGES, DEV_PASSAGES = 1200, 120  # in a small world, with five questions each
+TRAIN_PASSAGES, DEV_PASSAGES = 1200, 120  # of a small world, with five questions each
 OTHER_LANGUAGES = (SPANISH, GERMAN, ARABIC, HINDI, VIETNAMESE)
 OTHER_TRAIN_PASSAGES, OTHER_DEV_PASSAGES = 300, 60  # per language: the first ones of the English sets
 SECOND_DOMAIN_TRAIN, SECOND_DOMAIN_DEV = 120, 80
@@ -79,7 +79,7 @@ def write_sample(
 
 
 def _parse_size(size: str | int) -> tuple[int, int]:
-    """The scale of the reader sets, and the number of sentences in the corpus."""
+    """Scale of the reader sets, and number of sentences in the corpus."""
     if isinstance(size, str) and size in SCALES:
         return SCALES[size], SCALES[size] * SMALL_CORPUS
     text = str(size)

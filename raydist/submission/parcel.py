@@ -73,7 +73,7 @@ def mebibytes(size: int) -> str:
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Whether a path is inside a folder, judged by names alone."""
+    """Whether a path is in a folder, by their names alone."""
     return Path(os.path.normpath(path)).is_relative_to(folder)
 
 

@@ -1,4 +1,4 @@
-"""The paths in a config: which ones travel with a job, and which ones a cluster cannot see."""
+"""The paths in a config: which of them travel with a job, and which a cluster cannot see."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Places:
     """
 
     def __init__(self, base: Path, config: Config, is_here: bool | None, shared: Sequence[str]) -> None:
-        self.base, self.is_here = base, is_here  # None: unknown, the cluster did not answer
+        self.base, self.is_here = base, is_here  # None: unknown, because the cluster did not answer
         self.shared = [Path(os.path.normpath(folder)) for folder in shared]
         self.config = config
         self.root = base / Path(config.data.root).expanduser()

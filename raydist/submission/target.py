@@ -126,7 +126,7 @@ class Dashboard:
             )
 
     def nodes(self) -> list[dict[str, Any]]:
-        """The live nodes; a cluster that has just started gets a moment to register them."""
+        """The live nodes; a cluster that has just started gets a moment to find them."""
         for attempt in range(6):
             time.sleep(min(attempt, 1) * 2.0)
             summary = self.ask("/nodes?view=summary").get("data", {}).get("summary", [])

@@ -94,7 +94,7 @@ class Sweep:
         self.trials: dict[str, Trial] = {trial.id: trial for trial in self.plan.trials}
         self.queue: list[Trial] = []
         self.session: StudySession | None = None
-        self.threads: int | None = None  # per worker of a trial, if its runner divides the cores
+        self.threads: int | None = None  # of each worker of a trial, if its runner shares out the cores
         self.prepared: dict[str, dict[str, str]] = {}  # fingerprints of data sets, by the settings that made them
         self.warned: set[str] = set()
         self.problem: Exception | None = None  # stops the sweep
@@ -192,7 +192,7 @@ class Sweep:
             )
 
     def next(self) -> Trial | None:
-        """The next trial, ready to start; None if there is none, or none so far."""
+        """The next trial, ready to start; None if there is none, or none yet."""
         if self.problem:
             return None
         if not self.queue and self.session and len(self.trials) < self.total:
@@ -250,7 +250,7 @@ class Sweep:
         return rank(self.trials.values(), entries, self.settings.metric, self.settings.mode)
 
     def prune(self, entries: Mapping[str, Mapping[str, Any]]) -> None:
-        """Delete models, checkpoints and stages of all but the best trials. The last call is made when no trial is left."""
+        """Delete models, checkpoints and stages of all but the best trials. The last call comes when no trial is left."""
         kept = best_trials(self._ranking(entries), self.settings.keep, self.settings.mode)
         ended = [id for id in self.trials if is_finished(entries.get(id))]
         pruned = [f"{self.config.name}/trials/{id}" for id in ended if id not in kept]

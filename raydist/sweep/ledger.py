@@ -19,7 +19,7 @@ class Ledger:
         self.folder = folder
 
     def entries(self) -> dict[str, dict[str, Any]]:
-        """All entries by trial id."""
+        """All entries by the trial's id."""
         names = sorted(name for name in self.folder.sizes("finished") if name.endswith(".json"))
         entries = [self.folder.read_json(f"finished/{name}") for name in names]
         return {entry["id"]: entry for entry in entries}
@@ -38,5 +38,5 @@ class Ledger:
 
 
 def is_finished(entry: Mapping[str, Any] | None) -> bool:
-    """Whether a trial is over and need not run again."""
+    """Whether a trial need not be run again."""
     return entry is not None and entry["status"] != "error"

@@ -17,7 +17,7 @@ from raydist.files.storage import fingerprint
 from raydist.sweep.space import RANGES, Axis, draw, grid, read_space, typed
 
 DEFAULT_TRIALS = 20  # settings, for random and optuna
-MOST_SETTINGS = 10_000  # of a grid: all are checked before the first trial
+MOST_SETTINGS = 10_000  # of a grid: each is checked before the first trial
 
 
 @dataclass(frozen=True)

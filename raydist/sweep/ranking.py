@@ -42,7 +42,7 @@ class SettingScores:
 
 
 def rank(trials: Iterable[Trial], entries: Mapping[str, Mapping], metric: str, mode: str) -> list[SettingScores]:
-    """Settings, best first: complete ones, then those with a missing or failed seed, then stopped ones, then the rest."""
+    """Settings, the best first: complete ones, then those with a missing or failed seed, then stopped ones, then the rest."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(fingerprint(dict(trial.choice)), []).append(trial)

@@ -25,7 +25,7 @@ TRIES = 100  # repeated draws in a row before a finite space counts as exhausted
 
 @dataclass(frozen=True)
 class Axis:
-    """A dotted key and its possible values: a list (`choice`), or the ends of a range, both included."""
+    """A dotted key and the values it may take: a list (`choice`), or the ends of a range, both included."""
 
     key: str
     kind: str

@@ -91,7 +91,7 @@ class StudySession:
         self.is_exhausted = False
 
     def asked(self) -> list[dict[str, Any]]:
-        """The settings chosen by the study, in this session and before."""
+        """The settings that the study chose, in this session and before."""
         return self.folder.read_json(ASKED) if self.folder.exists(ASKED) else []
 
     def recall(self, entries: Mapping[str, Mapping[str, Any]]) -> list[Trial]:

@@ -52,7 +52,7 @@ def trial_flow(config: Config) -> TrialFlow:
 
 @dataclass(frozen=True)
 class TrialOrder:
-    """A trial as its runner receives it; JSON carries it to any process."""
+    """A trial as its runner gets it; as JSON it crosses to any process."""
 
     trial: Trial
     sweep: str  # the folder's URI
@@ -100,7 +100,7 @@ def trial_config(config: Config, sweep: str, trial: Trial, *, threads: int | Non
         own["storage"] = storage.path()
     models = {"model.name": config.model.name}
     if config.task == "retriever":
-        own["retriever.variants"] = []  # a trial is compared with other trials instead
+        own["retriever.variants"] = []  # a trial is compared with the other trials
         models |= {"mining.encoder": config.mining.encoder, "cross_encoder.model.name": config.cross_encoder.model.name}
     for key, name in models.items():
         if is_folder(name):

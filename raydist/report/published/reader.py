@@ -18,7 +18,7 @@ from raydist.report.published.tables import AVERAGE, LANGUAGES, ORIGINAL, WARMUP
 from raydist.report.runs import ReportedRun
 
 OTHER_LANGUAGES = ("el", "ro", "ru", "th", "tr", "zh", "it", "fr", "pt", "ja", "ko")
-WHOLE = 0.95  # a set with a smaller share of the published one's questions is small
+WHOLE = 0.95  # a set with a smaller share of the published one's questions is a small one
 OUT_OF_DOMAIN = ("hotpotqa", "newsqa", "naturalquestions")
 OUT = Key("out_of_domain")  # the mean over these
 
@@ -120,7 +120,7 @@ def fits(row: PublishedRow, objectives: Mapping[str, Mapping[str, Any]]) -> bool
 
 
 def in_use(dotted: str, objectives: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a PFA setting has any effect given the others: SWEP has no alignment, noise no start."""
+    """Whether a setting of PFA has any effect given the others: SWEP has no alignment, noise no start."""
     key = dotted.removeprefix("objectives.pfa.")
     pfa = objectives.get("pfa", {})
     perturber = pfa.get("perturber", "mlp")
@@ -302,7 +302,7 @@ def differences(
     more = [name for name in objectives if name not in (row.objectives or {})]
     if more:
         found.append(["Further objectives", "none", ", ".join(more)])
-    alike: dict[tuple[str, Any, Any], list[str]] = {}  # sets with the same difference share a line
+    alike: dict[tuple[str, Any, Any], list[str]] = {}  # sets that differ in the same way share a line
     for key in (key for key in _members(keys, own) if key.language != AVERAGE):
         name = own[key][0]
         place = name if language_of(name) else " ".join(filter(None, (name, key.language)))

@@ -57,7 +57,7 @@ def published_retrieval(run: ReportedRun) -> Html | None:
 
 
 def number_rows(known: MinedSet, found: dict[str, dict[str, Any]]) -> list[list[object]]:
-    """A line for each number that the run has as well."""
+    """A line for each number that the run has, too."""
     rows = []
     for number in known.numbers:
         scores: list[Any] = [found.get(name, {}).get(number.metric) for name in (number.method, number.above) if name]

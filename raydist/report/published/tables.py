@@ -94,7 +94,7 @@ class Table:
 
 
 class Number(_Closed):
-    """A score in per cent, or the margin of one method over another."""
+    """A score in per cent, or by how much one method is above another."""
 
     metric: str
     value: float
@@ -113,7 +113,7 @@ class MinedSet(_Closed):
 
 
 class MiningPaper(_Closed):
-    """The settings of the mining paper and its numbers by corpus."""
+    """The settings of the mining paper, and its numbers by corpus."""
 
     title: str
     model: str
