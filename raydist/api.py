@@ -89,7 +89,7 @@ class Outcome:
 
     @property
     def model(self) -> str:
-        """The folder of the trained model, in Hugging Face layout."""
+        """The folder of the trained model, if any, in Hugging Face layout."""
         return f"{self.folder}/model"
 
 
