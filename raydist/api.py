@@ -1,7 +1,7 @@
-"""What the commands do, as functions: in this process, or on a Ray cluster where that is asked for.
+"""The commands as functions: in this process or, on request, on a Ray cluster.
 
-A config is the name of one that ships, a YAML file, or a `Config`; overrides are dotted keys and values, or lines `key=value`.
-Progress goes to stderr: stdout is the caller's.
+A config is the name of a shipped one, a YAML file, or a `Config`; overrides are dotted keys and values, or lines `key=value`.
+Progress goes to stderr: stdout belongs to the caller.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Overrides = Mapping[str, Any] | Sequence[str]
 
 
 def load_config(config: str | Path | Config, overrides: Overrides = ()) -> Config:
-    """A config, checked as a whole; all that is wrong with it is one `InputError`.
+    """Load a config and check it as a whole; one `InputError` lists all problems.
 
-    `config` is the name of a config that ships, a YAML file, or a `Config`; overrides are a mapping of dotted keys, or lines
+    `config` is the name of a shipped config, a YAML file, or a `Config`; overrides are a mapping of dotted keys, or lines
     `key=value` as on the command line.
 
     >>> import raydist
@@ -46,7 +46,7 @@ def load_config(config: str | Path | Config, overrides: Overrides = ()) -> Confi
 
 
 def _lines(overrides: Overrides) -> list[str]:
-    """As the command line has them: JSON is YAML, too."""
+    """Overrides as command-line lines: JSON is valid YAML."""
     if isinstance(overrides, str):
         return [overrides]
     if isinstance(overrides, Mapping):
@@ -84,20 +84,20 @@ class Outcome:
     2
     """
 
-    folder: str  # of the run: a path, or in an object store its path there
+    folder: str  # of the run: its path on disk or in the object store
     metrics: dict[str, Any]  # all final numbers, as metrics.json holds them: "dev.f1", "train.steps", ...
 
     @property
     def model(self) -> str:
-        """The folder of the model, in Hugging Face layout, where one was trained."""
+        """The folder of the trained model, if any, in Hugging Face layout."""
         return f"{self.folder}/model"
 
 
 def run(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False, fresh: bool = False) -> Outcome:
-    """The whole pipeline of a config, as `raydist run` does it: what is done already is not done again.
+    """Run the whole pipeline of a config, like `raydist run`: finished work is not repeated.
 
-    Everything happens in this process. `ray=True` takes the cluster that the config names (by default a local one, started and
-    ended by this call), `ray="HOST:PORT"` another. `fresh` discards the run's training and starts over.
+    By default everything runs in this process. `ray=True` uses the cluster that the config names (by default a local one,
+    started and ended by this call), `ray="HOST:PORT"` another. `fresh` discards the run's training and starts over.
 
     >>> import raydist
     >>> outcome = raydist.run("debug_reader", {"data.train.questions": 20, "data.dev.questions": 10, "data.test": {}})
@@ -112,7 +112,7 @@ def run(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | s
 
 
 def train(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False, fresh: bool = False) -> Outcome:
-    """Train, or go on with it; `ray` and `fresh` as for `run`.
+    """Train, or resume training; `ray` and `fresh` as for `run`.
 
     >>> import raydist
     >>> outcome = raydist.train("debug_reader", ["data.train.questions=20", "data.dev.questions=10"])
@@ -127,7 +127,7 @@ def train(config: str | Path | Config, overrides: Overrides = (), *, ray: bool |
 
 
 def predict(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False) -> dict[str, pa.Table]:
-    """n-best answers of a reader's dev and test sets (or those of predict.split): for each set an Arrow table.
+    """Predict the n-best answers of a reader's dev and test sets (or those of predict.split): an Arrow table for each set.
 
     >>> import raydist
     >>> sets = raydist.predict("debug_reader", {"data.train.questions": 20, "data.dev.questions": 10, "predict.split": "dev"})
@@ -143,9 +143,9 @@ def predict(config: str | Path | Config, overrides: Overrides = (), *, ray: bool
 
 
 def evaluate(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False) -> dict[str, dict[str, Any]]:
-    """Scores of the dev and test sets by what the run has trained: a dictionary for each set.
+    """Score the run's model on the dev and test sets: a dictionary for each set.
 
-    A reader's are `f1`, `em` and so on from 0 to 100; a retriever's are named `METHOD.METRIC`, from 0 to 1.
+    A reader's scores are `f1`, `em` and so on from 0 to 100; a retriever's are named `METHOD.METRIC`, from 0 to 1.
 
     >>> import raydist
     >>> scores = raydist.evaluate("debug_reader", {"data.train.questions": 20, "data.dev.questions": 10, "data.test": {}})
@@ -159,7 +159,7 @@ def evaluate(config: str | Path | Config, overrides: Overrides = (), *, ray: boo
 
 
 def mine(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False, fresh: bool = False) -> Path:
-    """Candidates, scores of a cross-encoder, silver pairs: the Parquet file of all pairs, kept or not.
+    """Mine candidates, score them with a cross-encoder, choose silver pairs: the Parquet file of all pairs, kept or not.
 
     >>> import raydist, pyarrow.parquet
     >>> silver = raydist.mine("debug_retrieval")
@@ -174,8 +174,8 @@ def mine(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | 
 
 
 def index(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False) -> Path:
-    """An index: of documents (a folder, a glob, or a config of task documents) for `Library.open`; of a corpus for
-    `Searcher.open`, by words or by the vectors of the run's retriever.
+    """Build an index: of documents (a folder, a glob, or a config of task documents) for `Library.open`; of a corpus for
+    `Searcher.open`, with words or with the vectors of the run's retriever.
 
     >>> import raydist
     >>> folder = raydist.index("debug_retrieval", {"index.kind": "bm25"})
@@ -193,9 +193,10 @@ def index(config: str | Path | Config, overrides: Overrides = (), *, ray: bool |
 def run_sweep(
     config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False, fresh: bool = False
 ) -> dict[str, Any]:
-    """All trials of a config's section `sweep`, ranked: what the sweep's sweep.json holds. Interrupted, the same call goes on.
+    """Run and rank all trials of a config's section `sweep`; returns the contents of sweep.json. The same call resumes an
+    interrupted sweep.
 
-    In this process they run one after another; `ray` as for `run`, as many at once as the cluster holds.
+    In this process they run one after another; with `ray` as for `run`, as many at once as the cluster has room for.
 
     >>> import raydist
     >>> few = {"data.train.questions": 20, "data.dev.questions": 10, "train.max_steps": 2, "sweep.seeds": [0]}
@@ -224,7 +225,7 @@ def run_sweep(
 
 @contextmanager
 def _opened(config: str | Path | Config, overrides: Overrides, ray: bool | str, only: str | None = None) -> Iterator[Run]:
-    """The run that a config describes, on the machine that is asked for; `only` a run of this task."""
+    """The run that a config describes, on the requested machine; `only` names the accepted task."""
     from raydist.here import Here
     from raydist.runs.run import Run
 

@@ -213,7 +213,7 @@ def ask(
 
 
 def ask_passage(reader: str, question: str, text: str, n_best: int, as_json: bool) -> None:
-    """What a passage answers to a question: rank, probability, first and last character, text."""
+    """Print a passage's answers to a question: rank, probability, first and last character, text."""
     from raydist.reader.answers import Reader
 
     answer = Reader.load(reader).ask(question, text, n_best=n_best)
@@ -250,7 +250,7 @@ def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
     from raydist.sweep.plan import plan_sweep
 
     loaded = load_config(config, overrides or ())
-    plan_sweep(loaded.config)  # what is wrong is said before Ray is loaded
+    plan_sweep(loaded.config)  # reports problems before Ray is loaded
 
     from raydist.cluster.trials import RayTrials, sweep_cluster
     from raydist.sweep.driver import run_sweep
@@ -402,7 +402,7 @@ def submit(
 
 
 def job(command: str, arguments: list[str]) -> int:
-    """A command with its arguments; the exit status."""
+    """Run a command with its arguments and return the exit status."""
 
     def call() -> None:
         try:
@@ -410,11 +410,11 @@ def job(command: str, arguments: list[str]) -> int:
         except typer.Abort:
             raise KeyboardInterrupt from None
         except Exception as error:
-            if not hasattr(error, "show"):  # else: typer's own, for a command line that it could not read
+            if not hasattr(error, "show"):  # else typer's own, for an invalid command line
                 raise
             error.show()
             raise SystemExit(WRONG_INPUT) from None
-        if status == INTERRUPTED:  # typer makes this of a KeyboardInterrupt
+        if status == INTERRUPTED:  # typer's status for a KeyboardInterrupt
             raise KeyboardInterrupt
         raise SystemExit(status)
 

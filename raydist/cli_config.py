@@ -1,4 +1,4 @@
-"""`raydist config`: what a config says, and what its keys are."""
+"""`raydist config`: the values of a config, and the meaning of its keys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config_show(
     for key, value in flatten(loaded.config).items():
         if wanted and not any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for name in wanted):
             continue
-        plain = key.removesuffix(".files")  # `dev: a.json` sets dev.files alone; what else a source has are defaults
+        plain = key.removesuffix(".files")  # `dev: a.json` sets dev.files alone; the source's other keys are defaults
         origin = loaded.origins.get(key) or loaded.origins.get(plain, "default")
         print(f"{key} = {value!r}".ljust(60) + f"  # {origin}")
 

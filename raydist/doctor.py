@@ -1,4 +1,4 @@
-"""What this machine has, for `raydist doctor` and for bug reports."""
+"""A description of this machine, for `raydist doctor` and for bug reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("raydist", "ray", "torch", "transformers", "datasets", "pyarrow", "n
 
 
 def examine() -> Iterator[tuple[str, str]]:
-    """Name and finding, one pair per line."""
+    """(name, finding) for each line."""
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     for name in PACKAGES:
         yield name, _version(name) or "not installed"
@@ -43,7 +43,7 @@ def examine() -> Iterator[tuple[str, str]]:
 
 
 def find_token() -> tuple[str, str]:
-    """The token of Ray's token authentication and where it was found; Ray looks in the same places, in this order."""
+    """The token for Ray's token authentication and its location; Ray searches the same places, in this order."""
     if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
         return token, "RAY_AUTH_TOKEN"
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")

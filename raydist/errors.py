@@ -1,8 +1,8 @@
-"""Errors whose message says all that a user needs: no traceback is shown with them."""
+"""Errors whose message suffices for the user: they are shown without a traceback."""
 
 
 class InputError(ValueError):
-    """Wrong input, the user's to mend: exit status 2. The message says what was seen, what was wanted and the way out.
+    """Wrong input that the user can fix: exit status 2. The message names the actual value, the expected one, and a fix.
 
     >>> import raydist
     >>> try:
@@ -14,8 +14,8 @@ class InputError(ValueError):
 
 
 class Failure(RuntimeError):
-    """Something outside the user's input went wrong: exit status 1. The message says what, and how to go on."""
+    """A failure outside the user's input: exit status 1. The message names it and how to continue."""
 
 
 class TrainingFailed(Failure):
-    """Training stopped for a reason that trying again would not mend."""
+    """Training stopped for a reason that a retry would not fix."""

@@ -1,4 +1,4 @@
-"""How a command ends: 0 done, 2 the user's input is wrong, 1 failed, 130 interrupted, 143 told to end (SIGTERM)."""
+"""Exit statuses of commands: 0 done, 2 wrong user input, 1 failed, 130 interrupted, 143 terminated (SIGTERM)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LOST = {"RayActorError", "LocalRayletDiedError", "NodeDiedError", "ObjectLostErr
 
 
 def exit_status(command: Callable[[], object]) -> int:
-    """Call a command; its exit status. SIGTERM ends it as Ctrl-C does."""
+    """Call a command and return its exit status. SIGTERM ends it like Ctrl-C."""
     with sigterm_as_ctrl_c() as received:
         status = guarded(command)
     return TERMINATED if status == INTERRUPTED and received else status
 
 
 def guarded(command: Callable[[], object]) -> int:
-    """Call a command; turn what goes wrong into one message and an exit status."""
+    """Call a command; turn an error into one message and an exit status."""
     try:
         command()
     except InputError as error:
@@ -41,7 +41,7 @@ def guarded(command: Callable[[], object]) -> int:
 
 
 def _explain(error: Exception) -> None:
-    """One or two lines about a failure, below its traceback where it was not foreseen."""
+    """Print one or two lines about a failure, below a traceback if it was unforeseen."""
     lines = str(error).strip().splitlines() or [""]
     if isinstance(error, Failure):
         _print_error(f"failed: {error}")
@@ -60,8 +60,8 @@ def _print_error(text: str) -> None:
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether Ray reports that something is gone. By the names of its errors, since many commands need no Ray; an actor that
-    failed by an error of its own is not gone.
+    """Whether Ray reports a loss. Compares class names, since many commands do not load Ray; an actor that failed with its own
+    error is not lost.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
     return bool(kinds & LOST) and "creation task" not in str(error)
@@ -69,12 +69,12 @@ def is_lost(error: Exception) -> bool:
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[list[int]]:
-    """What Kubernetes, Slurm and `raydist jobs stop` send ends a command in the same way; the signals that came."""
+    """Treat SIGTERM, sent by Kubernetes, Slurm and `raydist jobs stop`, like Ctrl-C; yields the received signals."""
     received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        at_ctrl_c = signal.getsignal(signal.SIGINT)  # of asyncio, where that runs
+        at_ctrl_c = signal.getsignal(signal.SIGINT)  # asyncio's handler, if it runs
         if not callable(at_ctrl_c):
             raise KeyboardInterrupt
         at_ctrl_c(signal.SIGINT, frame)

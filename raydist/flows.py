@@ -1,4 +1,4 @@
-"""The commands that every task has: each calls the task's own flow, such as `reader/flow.py`."""
+"""Commands common to all tasks: each calls the task's own flow, such as `reader/flow.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raydist.terminal import said_if_long, say
 
 
 class Flow(Protocol):
-    """What each task can do."""
+    """The commands of a task."""
 
     def run_all(self, run: Run, *, fresh: bool = False) -> None: ...
 
@@ -24,23 +24,23 @@ class Flow(Protocol):
 
 
 def run_all(run: Run, *, fresh: bool = False) -> Path | None:
-    """The whole pipeline, then its report."""
+    """Run the whole pipeline and write its report."""
     flow_of(run.config).run_all(run, fresh=fresh)
     return write_run_report(run)
 
 
 def train(run: Run, *, fresh: bool = False) -> None:
-    """Train, after whatever comes before."""
+    """Train, after all earlier steps."""
     flow_of(run.config).train(run, fresh=fresh)
 
 
 def evaluate(run: Run) -> dict[str, dict[str, Any]]:
-    """Scores by test set: of what the run has trained, or of another tool's answers."""
+    """Scores by test set, for the run's model or another tool's answers."""
     return flow_of(run.config).evaluate(run)
 
 
 def index(run: Run) -> Path:
-    """The index of the run's documents, or of its corpus."""
+    """Build the index of the run's documents or corpus."""
     return (_library_flow() if run.config.task == "documents" else _retrieval_flow()).index(run)
 
 
@@ -52,14 +52,14 @@ def add_to_index(run: Run, files: list[Path]) -> int:
 
 
 def config_of(named: str, overrides: list[str]) -> tuple[str, list[str]]:
-    """A config with overrides; documents that are named instead are read by the shipped config `documents`."""
+    """A config with overrides; if documents are named instead, the shipped config `documents` reads them."""
     if not is_documents(named):
         return named, overrides
     return "documents", [f"documents.files={json.dumps([named])}", *overrides]
 
 
 def is_documents(named: str) -> bool:
-    """Whether a name is that of documents: a folder, a file that is no YAML, a glob, a URI. A shipped config goes first."""
+    """Whether a name is one of documents: a folder, a non-YAML file, a glob, a URI. Shipped configs take precedence."""
     if "://" in named or any(sign in named for sign in "*?["):
         return True
     path = Path(named).expanduser()
@@ -95,7 +95,7 @@ def _library_flow() -> Any:
 
 
 def write_run_report(run: Run) -> Path | None:
-    """report.html of a run; None on an object store."""
+    """Write a run's report.html; None on an object store."""
     if not run.folder.is_local:
         say("report: runs on an object store are not drawn; copy the run's folder and use raydist report")
         return None

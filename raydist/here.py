@@ -1,4 +1,4 @@
-"""A machine that is this process: for notebooks, scripts and tests. Nothing is started, nothing is shared."""
+"""This process as a machine, for notebooks, scripts and tests. Nothing is started, nothing is shared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raydist.files.storage import Storage
 
 
 class Here:
-    """Does a run's work in this process, one part and one training step after the other."""
+    """Does a run's work in this process, one part or training step at a time."""
 
     def executor(self, settings: ClusterConfig) -> LocalExecutor:
         return LocalExecutor(settings.threads_per_worker or os.cpu_count() or 1)
@@ -23,4 +23,4 @@ class Here:
         return fit_here(config, run, sets)
 
     def show(self, name: str, value: float, /, **tags: str) -> None:
-        """Nobody watches."""
+        """Do nothing: there is no monitoring."""

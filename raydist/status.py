@@ -1,4 +1,4 @@
-"""How far a run is, and what it has reached, from the files in its folder."""
+"""The progress and results of a run, from the files in its folder."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from raydist.terminal import duration
 
 
 def describe_run(folder: str) -> str:
-    """How far a run is, and what it has reached."""
+    """A text about a run's progress and results."""
     run = Storage(folder)
     if not run.exists("config.yaml"):
         raise InputError(
             f"{folder} is not a run: it has no config.yaml; runs are folders in `storage`, such as runs/quickstart"
         )
-    unfinished: list[Storage] = []  # where something is still to be written
+    unfinished: list[Storage] = []  # with files still to be written
     lines = [f"run {Path(folder).name}", *_stage_lines(run, unfinished), *_trial_lines(run, unfinished)]
     training = run.read_json("training.json") if run.exists("training.json") else None
     lines += _training_lines(run, training)
@@ -45,7 +45,7 @@ def _stage_lines(run: Storage, unfinished: list[Storage]) -> list[str]:
 def _how_far(storage: Storage, use: StageUse, unfinished: list[Storage]) -> str:
     if not use.parts:
         return f"{use.rows:,} rows " if use.rows else ""
-    folder = storage.at(use.folder)  # when this was noted, it was still to be made
+    folder = storage.at(use.folder)  # it was unfinished when this was recorded
     if folder.exists("manifest.json"):
         return f"{read_manifest(folder).rows:,} rows "
     unfinished.append(folder)

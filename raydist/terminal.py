@@ -1,4 +1,4 @@
-"""One line per stage: how far, how fast, how long still. On a terminal it is redrawn; elsewhere a plain line every 30 s."""
+"""One line per stage: progress, speed, time left. On a terminal it is redrawn; elsewhere a plain line every 30 s."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Self
 
 QUIET_SECONDS = 30.0
 LONG_SECONDS = 3.0
-REDRAW_SECONDS = 1.0  # on a terminal, where nothing else is new
+REDRAW_SECONDS = 1.0  # on a terminal, without updates
 
 
 def say(text: str) -> None:
-    """A plain line for the user."""
+    """Print a plain line for the user."""
     print(text, flush=True)
 
 
 def say_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as they need to be, the first to the left and the others to the right."""
+    """Print a table with fitted columns, the first aligned left and the others right."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, *rows]:
         say("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))))
@@ -28,7 +28,7 @@ def say_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @contextmanager
 def said_if_long(text: str) -> Iterator[None]:
-    """A plain line for what has no parts to be counted, where it takes more than a moment."""
+    """Print a plain line if a step without countable parts takes more than a moment."""
     timer = threading.Timer(LONG_SECONDS, say, (text,))
     timer.daemon = True
     timer.start()
@@ -51,15 +51,15 @@ def _number(value: float) -> str:
 
 
 class Progress:
-    """Progress of one stage. Use as a context manager; call `update` as often as you like. Where that is long in coming, it
-    speaks by itself, from a thread of its own."""
+    """Progress of one stage. Use as a context manager; call `update` as often as you like. Between rare updates, a thread
+    prints on its own."""
 
     def __init__(self, name: str, total: float, unit: str, done: float = 0) -> None:
         self.name, self.total, self.unit = name, total, unit
         self.first, self.done, self.note = done, done, ""
         self.started = self.spoken = time.monotonic()
         self.live = sys.stdout.isatty()
-        self.over, self.turn = threading.Event(), threading.Lock()  # the lock: one line at a time
+        self.over, self.turn = threading.Event(), threading.Lock()  # the lock prints one line at a time
         self.thread = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> Self:
@@ -69,7 +69,7 @@ class Progress:
         return self
 
     def update(self, done: float, note: str = "", total: float | None = None) -> None:
-        """So many are done by now; of so many, where that was not known."""
+        """Set the number done and, if it has become known, the total."""
         with self.turn:
             if done < self.done:  # work was lost and is done again
                 self.first, self.started = done, time.monotonic()
@@ -77,7 +77,7 @@ class Progress:
         self._speak(0.2 if self.live else QUIET_SECONDS)
 
     def say(self, text: str) -> None:
-        """A plain line above."""
+        """Print a plain line above."""
         with self.turn:
             say(("\r\x1b[K" if self.live else "") + text)
 
@@ -98,7 +98,7 @@ class Progress:
             self._speak(pause)
 
     def _speak(self, pause: float) -> None:
-        """Draw, if the last time was so many seconds ago."""
+        """Draw, unless that happened less than `pause` seconds ago."""
         with self.turn:
             if time.monotonic() - self.spoken >= pause:
                 self._draw()

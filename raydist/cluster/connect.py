@@ -25,22 +25,22 @@ WORKER_ENVIRONMENT = {
 
 
 class Cluster:
-    """The cluster a command works on. Nothing is started before `start`: a command that finds all done needs no Ray."""
+    """The cluster of a command. Nothing runs before `start`: a command with no work left needs no Ray."""
 
     def __init__(self, config: ClusterConfig, *, verbose: bool = False) -> None:
         self.config, self.verbose, self.joined = config, verbose, False
         self.here: local.LocalRay | None = None  # a cluster that this process started
-        self.before: dict[str, str | None] = {}  # of the environment, before a local cluster was started
+        self.before: dict[str, str | None] = {}  # environment variables before a local cluster was started
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tune sends it to trials, where a cluster is joined already: a copy owns none."""
+        """Tune sends copies to trials, which have joined a cluster already: a copy owns none."""
         return self.__dict__ | {"here": None, "joined": False}
 
     def __enter__(self) -> Self:
         return self
 
     def start(self) -> None:
-        """Connect, or start a local cluster, unless that is done."""
+        """Connect, or start a local cluster; a second call does nothing."""
         if not self.verbose:
             os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # read once, when ray is imported
         import ray
@@ -50,11 +50,11 @@ class Cluster:
         at_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             self._start()
-        except SystemExit as stop:  # by Ray's own handler, which is there while Ray starts
+        except SystemExit as stop:  # raised by Ray's own handler, installed while Ray starts
             if stop.code == signal.SIGTERM and callable(at_sigterm):
                 at_sigterm(signal.SIGTERM, None)
             raise
-        finally:  # Ray's own would print a stack and abort later
+        finally:  # Ray's own handler would later print a stack and abort
             if callable(at_sigterm) and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, at_sigterm)
 
@@ -84,7 +84,7 @@ class Cluster:
                 ) from None
         else:
             wanted = local.ENVIRONMENT | {"RAY_DEDUP_LOGS": "1"}
-            kept = {key: os.environ.get(key, value) for key, value in wanted.items()}  # what the user has set stays
+            kept = {key: os.environ.get(key, value) for key, value in wanted.items()}  # the user's values win
             self.before = export(WORKER_ENVIRONMENT | kept)  # inherited by the workers
             say("starting Ray on this machine")
             own = {"num_cpus": self.local_cpus, "include_dashboard": False}
@@ -110,7 +110,7 @@ class Cluster:
 
 
 def export(values: Mapping[str, str]) -> dict[str, str | None]:
-    """Set variables of the environment, for what is started from now on; what `restore` takes to undo it."""
+    """Set environment variables for processes started from now on; returns the old values for `restore`."""
     before = {key: os.environ.get(key) for key in values}
     os.environ |= values
     return before
@@ -127,7 +127,7 @@ def restore(before: Mapping[str, str | None]) -> None:
 def _check_reachable(address: str) -> None:
     """Probe the address first: Ray itself would wait for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not host or not port.isdigit():  # "auto" and the like: Ray knows where
+    if not host or not port.isdigit():  # "auto" and the like: Ray resolves them
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
@@ -139,7 +139,7 @@ def _check_reachable(address: str) -> None:
 
 
 def quieten(level: int = logging.ERROR) -> None:
-    """Ray's own chatter off; ours reports what matters."""
+    """Silence Ray's own output; ours reports what matters."""
     from ray.data import DataContext
 
     context = DataContext.get_current()

@@ -1,9 +1,9 @@
 """The Ray Data executor: parts of stages as rows of a dataset, made on the workers of a cluster.
 
-Without a device, reading, making and writing are one task per part: the workers of one stage, with all that they have
-imported, serve the next one. With one, they are three operators: tasks that read, an autoscaling pool of actors that hold the
-model, tasks that write. So the device waits neither for a tokenizer nor for a store. Ray Data schedules, spreads and retries;
-what comes back to the driver is one line per part.
+Without a device, reading, making and writing are one task per part: the next stage reuses the workers of this one, with their
+imports. With a device they are three operators: tasks that read, an autoscaling pool of actors that hold the model, tasks that
+write, so the device never waits for a tokenizer or a store. Ray Data schedules, spreads and retries; the driver receives one
+line per part.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from raydist.files.storage import StorageError
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-STOP = "stop"  # in a stage's folder: a part of it failed, and the others are not to be begun
-MOST_TASKS = 1000  # of one execution; more parts than that go several to a task
+STOP = "stop"  # in a stage's folder: a part failed, start no others
+MOST_TASKS = 1000  # per execution; beyond that, a task makes several parts
 
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """Makes parts with Ray Data, on the cluster that is connected."""
+    """Makes parts with Ray Data on the connected cluster."""
 
     actors: int = 1  # parts made at once
-    threads: int = 1  # of each
-    gpus: float = 0  # of each
+    threads: int = 1  # per part
+    gpus: float = 0  # per part
     resources: Mapping[str, float] = field(default_factory=dict)  # another device: Ray's custom resources
-    start: Callable[[], None] = lambda: None  # brings the cluster up, where none is connected yet
+    start: Callable[[], None] = lambda: None  # starts the cluster unless one is connected
 
     def lines(self, jobs: Sequence[Job]) -> Iterator[tuple[int, int, Line]]:
-        """(place of the job, number of the part, its line) as parts become whole."""
+        """(position of the job, number of the part, its line) as parts are completed."""
         self.start()
         folders = [job.folder for job in jobs if job.numbers]
         for folder in folders:
             folder.delete(STOP)
         problem: Exception | None = None
-        for batch in self._dataset(jobs).iter_batches(batch_size=None, prefetch_batches=0):  # prefetched, a part is told late
+        for batch in self._dataset(jobs).iter_batches(batch_size=None, prefetch_batches=0):  # prefetching delays reports
             for outcome in map(pickle.loads, batch["outcome"]):
                 if isinstance(outcome, Exception) and problem is None:
                     problem = outcome
-                    for folder in folders:  # and wait for what has begun: the next command must not meet it
+                    for folder in folders:  # and wait for running parts: the next command must not meet them
                         with contextlib.suppress(StorageError):
                             folder.write_bytes(STOP, b"")
                 elif outcome is None and problem is None:
@@ -88,13 +88,13 @@ class RayExecutor:
 
 @dataclass(frozen=True)
 class Work:
-    """What crosses to the workers: the jobs, once on each node, and the threads of each."""
+    """The payload of a worker: the jobs, stored once per node, and its number of threads."""
 
     jobs: Any  # a reference to list[Job]
     threads: int
 
     def part(self, row: int) -> tuple[int, Job, int]:
-        """The job and the part that a row of the dataset stands for."""
+        """The position of a row's job, the job, and the number of the part."""
         for place, job in enumerate(_jobs(self.jobs)):
             if row < len(job.numbers):
                 return place, job, job.numbers[row]
@@ -127,7 +127,7 @@ def write_parts(batch: Mapping[str, np.ndarray], work: Work) -> dict[str, list[b
 
 
 def read_parts(batch: Mapping[str, np.ndarray], work: Work) -> dict[str, list]:
-    """What the parts of a batch are made from."""
+    """Read the inputs of a batch's parts."""
 
     def read(row: int) -> Any:
         _, job, number = work.part(row)
@@ -151,7 +151,7 @@ class PartMaker:
 
 
 def store_parts(batch: Mapping[str, np.ndarray], work: Work) -> dict[str, list]:
-    """Write the parts that were made, also of a stage that was stopped since: the work of a device is not thrown away."""
+    """Write finished parts, even if their stage has been stopped since: a device's work is not thrown away."""
 
     def stored(row: int, made: Any) -> Any:
         place, job, number = work.part(row)
@@ -164,8 +164,8 @@ def store_parts(batch: Mapping[str, np.ndarray], work: Work) -> dict[str, list]:
 
 
 def _outcome(step: Any, row: int, work: Work, *given: Any, may_stop: bool = True) -> bytes:
-    """What a step returns, pickled; None where the stage was stopped. A user's problem comes back as a value: raised, it would
-    be wrapped, and lose its kind. (By cloudpickle: what a stage of a notebook is made of can be imported nowhere.)"""
+    """A step's result, pickled; None if the stage was stopped. A user's error is returned, not raised: Ray would wrap it and
+    hide its type. (With cloudpickle: classes defined in a notebook cannot be imported elsewhere.)"""
     from ray import cloudpickle
 
     try:
@@ -176,13 +176,13 @@ def _outcome(step: Any, row: int, work: Work, *given: Any, may_stop: bool = True
 
 
 def _onward(step: Any, row: int, content: bytes, work: Work, *, may_stop: bool = True) -> bytes:
-    """The next step of what the one before it left; what stopped or failed there goes on as it is."""
+    """Apply the next step to the previous one's outcome; a stop or an error is passed on unchanged."""
     given = pickle.loads(content)
     return content if given is None or isinstance(given, Exception) else _outcome(step, row, work, given, may_stop=may_stop)
 
 
 def _made_before(job: Job, number: int) -> Line | None:
-    """A part that an earlier attempt of this task made, where a task has several."""
+    """The line of a part that an earlier attempt of this task made, if its tasks make several."""
     if len(job.numbers) <= MOST_TASKS:
         return None
     name = part_name(number, job.stage.kind)

@@ -1,6 +1,6 @@
-"""Ray Train around the plain loop: workers on a cluster, and where Ray keeps their checkpoints.
+"""Ray Train around the plain loop: workers on a cluster, and the location of their checkpoints.
 
-A checkpoint is taken every so many steps, at the end, and when Ray says that a node will be taken away.
+A checkpoint is saved every so many steps, at the end, and when Ray announces the loss of a node.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ RAYS_LIST = "checkpoints/checkpoint_manager_snapshot.json"
 
 
 def fit(cluster: Cluster, config: Config, run: Storage, sets: TrainingSets, callbacks: Sequence[Any] = ()) -> dict[str, Any]:
-    """Train what the config's task says, on Ray Train's workers; what the run's fitted.json holds.
+    """Train the config's task on Ray Train's workers; returns the contents of the run's fitted.json.
 
-    `callbacks` are Ray Train's, and hear of every checkpoint and every evaluation.
+    `callbacks` are Ray Train's; they receive every checkpoint and every evaluation.
     """
     cluster.start()
     run.delete("failure.json")
@@ -99,8 +99,8 @@ def storage_problem(error: Exception, run: Storage) -> StorageError | None:
 
 
 def forget_torn_list(run: Storage) -> None:
-    """Delete Ray's list of checkpoints where a kill tore it (it is written in place), or where it names one that is gone: Ray
-    would refuse to go on. The workers find the checkpoints themselves.
+    """Delete Ray's list of checkpoints if a kill truncated it (it is written in place) or if it names a missing one: Ray would
+    refuse to resume. The workers find the checkpoints themselves.
     """
     if not run.exists(RAYS_LIST):
         return
@@ -118,7 +118,7 @@ def forget_torn_list(run: Storage) -> None:
 def train_worker(given: dict[str, Any]) -> None:
     """One Ray Train worker."""
     run = Storage(given["run"])
-    if run.exists("failure.json"):  # of the attempt before this one: nothing would change
+    if run.exists("failure.json"):  # from the previous attempt: a retry would fail alike
         return
     config, host = Config.model_validate(given["config"]), RayWorker()
     if not config.cluster.gpus_per_worker:
@@ -139,7 +139,7 @@ class RayWorker:
         return ray.train.torch.prepare_model(task, parallel_strategy_kwargs=several)
 
     def checkpoints(self) -> tuple[list[SavedCheckpoint], bool]:
-        """The one that Ray names, then those before it: a later one was not whole when its worker was killed."""
+        """The checkpoint that Ray names, then earlier ones: any later one was incomplete when its worker was killed."""
         stored, named = self.context.get_storage(), ray.train.get_checkpoint()
         found = checkpoints_of(stored.experiment_fs_path, stored.storage_filesystem)
         if named:
@@ -154,7 +154,7 @@ class RayWorker:
         if self.ranks > 1:
             torch.distributed.all_gather_object(places, places[0])
         nodes, steps = ({place[i] for place in places} for i in range(2))
-        if len(steps) > 1:  # one could not read what another could; Ray starts them anew
+        if len(steps) > 1:  # a worker failed to read a checkpoint that another could; Ray restarts them
             raise RuntimeError(f"train workers read checkpoints of different steps: {sorted(steps)}")
         return len(nodes)
 

@@ -17,31 +17,31 @@ import psutil
 from raydist.errors import Failure
 from raydist.terminal import say
 
-# No node is taken away with notice, and the end of a training is seen sooner.
-# Its workers yield to nobody: Ray gives them niceness 15, and a thread that waits for its turn holds up all others.
-# Workers that stages have left end after five minutes: kept for the next stage, they would stay through a long training.
+# A local node is never preempted, and the end of a training is noticed sooner.
+# Its workers yield to nobody: Ray gives them niceness 15, and one waiting thread holds up all others.
+# Idle workers of stages end after five minutes: kept for the next stage, they would last through a long training.
 ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # a report waits until the one before it was fetched
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # a report waits until the previous one was fetched
     "RAY_worker_niceness": "0",
     "RAY_num_workers_soft_limit": "0",
     "RAY_idle_worker_killing_time_threshold_ms": "300000",
-    "RAY_health_check_failure_threshold": "1000",  # this process sees to it; a busy machine is no dead one
+    "RAY_health_check_failure_threshold": "1000",  # this process watches instead; a busy machine is not a dead one
 }
-# What trains, or will: the rest of Ray has nothing to do meanwhile, but each of its processes wakes up a hundred times a second
-# (0.6 % of a core). Where training uses all cores, a thread that is put off holds up the others at the end of every product.
+# Processes that train or will train. The rest of Ray is idle meanwhile, but each process wakes up a hundred times a second
+# (0.6 % of a core). When training uses all cores, a delayed thread holds up the others at the end of every matrix product.
 WORKS = {"RayTrainWorker", "IDLE", "default_worker"}
-NEEDED = {"gcs_server", "raylet"}  # without them Ray ends this process, too, within a minute and without a word
+NEEDED = {"gcs_server", "raylet"}  # without them Ray ends this process, too, within a minute and silently
 LOGS = "log_monitor"  # sends what workers print to this process
 STARTS = 3
 
 
 class NotStarted(Failure):
-    """There is no cluster to work on."""
+    """No cluster could be started."""
 
 
 class LocalRay:
-    """A cluster of this process's own."""
+    """A cluster owned by this process."""
 
     def __init__(self, *, hush: bool, **options: Any) -> None:
         import ray
@@ -63,7 +63,7 @@ class LocalRay:
                     ) from None
                 say("Ray did not start within half a minute, as on a busy machine: once more")
         self.over = threading.Event()
-        self.stood_back: set[psutil.Process] | None = None  # all processes at the moment when Ray was made to yield
+        self.stood_back: set[psutil.Process] | None = None  # all processes when Ray's were made to yield
         own = {process: _title(process) for process in _children() - others}
         needed = {process: title for process, title in own.items() if title in NEEDED}
         if not options.get("log_to_driver"):
@@ -71,8 +71,8 @@ class LocalRay:
         threading.Thread(target=self._watch, args=(needed,), daemon=True).start()
 
     def stand_back(self, whether: bool = True) -> None:
-        """Let Ray's other processes run where training leaves a core idle, and take none from it (SCHED_IDLE, of Linux); or
-        again as this process does. Where a system does not let them come back, those needed after training stay as they are.
+        """Restrict Ray's other processes to cores that training leaves idle (Linux's SCHED_IDLE), or restore this process's
+        priority. Where the system forbids restoring it, processes needed after training are left alone.
         """
         if not hasattr(os, "SCHED_IDLE"):
             return
@@ -83,8 +83,8 @@ class LocalRay:
         self.stood_back = present if whether else None
 
     def _help_newcomers(self) -> None:
-        """Lower the priority of processes that Ray starts later, but not of replacement train workers: where others use all
-        cores, these would hardly reach their first step, at which all are asked again.
+        """Give processes that Ray starts later this process's priority: with all cores busy, new train workers would hardly
+        reach their first step, when every process is adjusted again.
         """
         present = self.stood_back  # training may end meanwhile, and this becomes None
         if present is not None:
@@ -99,7 +99,7 @@ class LocalRay:
         ray.shutdown()
 
     def _watch(self, needed: dict[psutil.Process, str]) -> None:
-        """Nothing can go on without these, and every file is whole or absent: so say it, and end."""
+        """Report the death of a needed process and exit: nothing can continue, and every file is whole or absent."""
         while not self.over.wait(1.0):
             self._help_newcomers()
             gone = [title for process, title in needed.items() if not _alive(process)]
@@ -112,7 +112,7 @@ class LocalRay:
 
 @functools.cache
 def _comes_back() -> bool:
-    """Whether this system lets a process that yielded be like all others again."""
+    """Whether the system lets a process regain normal scheduling after yielding."""
     came, usual = [], os.sched_getscheduler(0)
 
     def try_it() -> None:
@@ -151,7 +151,7 @@ def _kill(processes: set[psutil.Process]) -> None:
 
 
 def _title(process: psutil.Process) -> str:
-    """What one of Ray's processes is: its actor's class, its script, or its program."""
+    """A name for one of Ray's processes: its actor's class, its script, or its program."""
     words: Sequence[str] = []
     with contextlib.suppress(psutil.Error):
         words = [word for word in process.cmdline() if word]
@@ -164,8 +164,8 @@ def _title(process: psutil.Process) -> str:
 
 @contextlib.contextmanager
 def hushed(*, but: str = "") -> Iterator[None]:
-    """Standard error of native code, too, held back; shown if what is inside fails. If `but` is part of it, a PermissionError
-    says that alone.
+    """Capture standard error, native code's included; shown if the block fails. If it contains `but`, a PermissionError is
+    raised instead.
     """
     sys.stderr.flush()
     kept = os.dup(2)

@@ -1,6 +1,6 @@
 """A machine that is a Ray cluster: stages with Ray Data, training with Ray Train, gauges as Ray metrics.
 
-A cluster's Prometheus collects the gauges beside Ray's own.
+The cluster's Prometheus collects the gauges along with Ray's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raydist.files.storage import Storage
 
 
 class RayMachine:
-    """Does a run's work on a cluster, which is joined or started when there is something to make."""
+    """Does a run's work on a cluster, joined or started when there is something to make."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -54,7 +54,7 @@ def _gauge(name: str) -> Any:
 
 
 def set_gauge(name: str, value: float, /, **tags: str) -> None:
-    """Set a gauge; nothing where no cluster is connected."""
-    ray = sys.modules.get("ray")  # a command that finds all done does not load it
+    """Set a gauge; without a connected cluster, do nothing."""
+    ray = sys.modules.get("ray")  # a command with no work left does not import it
     if ray and ray.is_initialized():
         _gauge(name).set(float(value), tags=tags)

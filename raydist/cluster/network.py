@@ -1,4 +1,4 @@
-"""How train workers find each other: by the addresses that Ray's nodes go by."""
+"""How train workers reach each other: through the addresses of Ray's nodes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ASK_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 
 @dataclass
 class NodeAddresses(TorchConfig):
-    """Workers listen on the interface of their node's address. Left to itself, gloo takes what the host's name stands for: on
-    many hosts 127.0.0.1, where nobody else can reach it.
+    """Makes workers listen on the interface of their node's address. By default gloo resolves the host's name: on many hosts
+    to 127.0.0.1, which no other node can reach.
     """
 
     @property
@@ -24,7 +24,7 @@ class NodeAddresses(TorchConfig):
         class Backend(super().backend_cls):  # type: ignore[misc]
             def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
                 if len(worker_group) == 1 and backend_config.backend == "gloo":
-                    return  # nobody to talk to: no threads that listen
+                    return  # no peers: no listening threads
                 worker_group.execute(listen_on_own_address)
                 super().on_start(worker_group, backend_config)
 
@@ -32,7 +32,7 @@ class NodeAddresses(TorchConfig):
 
 
 def listen_on_own_address() -> None:
-    """Tell gloo of this process which interface to use, unless the user did."""
+    """Set the interface for this process's gloo, unless the user did."""
     import ray
 
     interface = interface_of(ray.util.get_node_ip_address())
@@ -41,7 +41,7 @@ def listen_on_own_address() -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the interface with this address; None where the system does not say (not Linux, IPv6)."""
+    """The name of the interface with this address; None if unavailable (not Linux, or IPv6)."""
     try:
         import fcntl
 

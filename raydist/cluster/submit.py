@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster: send one that has passed preflight, follow its log to its exit status, list and stop them.
+"""Jobs on a Ray cluster: submit one after preflight, follow its log to its exit status, list and stop jobs.
 
 job = prepare("train", "mine.yaml", address="http://127.0.0.1:8265")  # raydist.submission.preflight
 jobs = Jobs(job.target)
@@ -34,7 +34,7 @@ from raydist.terminal import duration, say
 ATTEMPTS, PAUSE_S = 10, 3.0  # to submit to a head that has just started
 PATIENCE_S = 60.0  # while a cluster does not answer
 _RAYS_LINE = re.compile(r"Running entrypoint for job |\S+ \S+\s+INFO job_manager\.py:|\[.* logging\.cc:\d+: ")
-_BROKEN = (RuntimeError, OSError, requests.RequestException, aiohttp.ClientError)  # of a connection
+_BROKEN = (RuntimeError, OSError, requests.RequestException, aiohttp.ClientError)  # connection errors
 
 
 class Jobs:
@@ -47,7 +47,7 @@ class Jobs:
     # --- sending and following ---------------------------------------------------------------------------------------
 
     def send(self, job: Job) -> str:
-        """Submit a job; its id."""
+        """Submit a job and return its id."""
         self._report_preflight(job)
         name = job.config.name.replace("/", "-")
         with tempfile.TemporaryDirectory() as folder, _hushed_ray():
@@ -87,7 +87,7 @@ class Jobs:
         raise AssertionError("the last attempt returns or raises")
 
     def follow(self, name: str) -> int:
-        """Show a job's log as it grows, to its end; the exit status that the job ended with. Ctrl-C leaves the job alone."""
+        """Show a job's log as it grows, and return the job's exit status. Ctrl-C leaves the job running."""
         log = ShownLog()
         try:
             details = self._follow_to_end(name, log)
@@ -103,23 +103,23 @@ class Jobs:
     def _follow_to_end(self, name: str, log: ShownLog) -> JobDetails:
         while True:
             with contextlib.suppress(*_BROKEN), _hushed_ray():
-                asyncio.run(_tail(self.client, name, log))  # once more from its start: what was shown is skipped
-            with contextlib.suppress(*_BROKEN):  # the last lines, or all, where a proxy lets no web socket through
+                asyncio.run(_tail(self.client, name, log))  # again from the start: lines already shown are skipped
+            with contextlib.suppress(*_BROKEN):  # the last lines, or all if a proxy blocks web sockets
                 log.add(self.client.get_job_logs(name), 0)
             details = _ask_patiently(lambda: self.client.get_job_info(name))
             if details.status.is_terminal():
                 return details
             time.sleep(1)
 
-    # --- jobs that are there -----------------------------------------------------------------------------------------
+    # --- existing jobs -----------------------------------------------------------------------------------------------
 
     def newest_first(self) -> list[JobDetails]:
-        """The jobs that were submitted to the cluster."""
+        """The jobs submitted to the cluster, newest first."""
         jobs = [job for job in self.client.list_jobs() if job.submission_id]
         return sorted(jobs, key=lambda job: job.start_time or 0, reverse=True)
 
     def pick(self, name: str | None, *, running: bool = False) -> str:
-        """The job with this id; without one the newest, or the only one that runs."""
+        """The job with this id; without an id the newest, or the only running one."""
         jobs = [job for job in self.newest_first() if not running or name or not job.status.is_terminal()]
         matches = [job for job in jobs if job.submission_id == name] if name else jobs
         if matches and (name or not running or len(matches) == 1):
@@ -144,7 +144,7 @@ def open_client(target: Target) -> JobSubmissionClient:
 
 
 def describe(job: JobDetails) -> str:
-    """One line: id, status, age, what it does."""
+    """One line: id, status, duration, command."""
     took = ((job.end_time or time.time() * 1000) - (job.start_time or 0)) / 1000
     what = (job.metadata or {}).get("raydist") or job.entrypoint
     return f"{job.submission_id:36}  {job.status.value:9}  {duration(took):>11}  {what}"
@@ -155,13 +155,13 @@ def describe(job: JobDetails) -> str:
 
 @dataclass
 class ShownLog:
-    """How much of a job's log was shown. Ray's own lines about the job are left out."""
+    """The part of a job's log shown so far. Ray's own lines about the job are left out."""
 
     characters: int = 0
     has_begun: bool = False
 
     def add(self, text: str, start: int) -> None:
-        """Print what is new of a text that starts so far into the log."""
+        """Print the new part of a text that begins at offset `start` of the log."""
         for line in text[max(0, self.characters - start) :].splitlines(keepends=True):
             if not _RAYS_LINE.match(line):
                 print(line, end="", flush=True)
@@ -177,12 +177,12 @@ async def _tail(client: JobSubmissionClient, name: str, log: ShownLog) -> None:
             start += len(text)
     finally:
         task = asyncio.current_task()
-        if task and task.cancelling():  # by Ctrl-C, which a broken connection must not hide
+        if task and task.cancelling():  # Ctrl-C, which a broken connection must not hide
             raise KeyboardInterrupt
 
 
 def _ask_patiently(ask: Callable[[], JobDetails]) -> JobDetails:
-    """Ask again while the network fails: the head may be restarting. Then it has forgotten its jobs."""
+    """Retry while the network fails: the head may be restarting. A restarted head has lost its jobs."""
     end = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -203,7 +203,7 @@ def _ask_patiently(ask: Callable[[], JobDetails]) -> JobDetails:
 
 
 def _ending(details: JobDetails, log: ShownLog) -> int:
-    """Say how a job ended; the exit status."""
+    """Report how a job ended and return its exit status."""
     if details.status == JobStatus.SUCCEEDED:
         return DONE
     if details.status == JobStatus.STOPPED:
@@ -218,7 +218,7 @@ def _ending(details: JobDetails, log: ShownLog) -> int:
 
 @contextlib.contextmanager
 def _hushed_ray() -> Iterator[None]:
-    """Ray's client reports every upload and connection; ours reports what matters."""
+    """Silence Ray's client, which logs every upload and connection."""
     loggers = [
         logging.getLogger(name) for name in ("ray", "ray.dashboard.modules.job.sdk", "ray.dashboard.modules.dashboard_sdk")
     ]

@@ -1,4 +1,4 @@
-"""Ray Train's trainer, without what training here does not use."""
+"""Ray Train's trainer without the parts that raydist does not use."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from ray.train.torch import TorchTrainer
 
-DATASETS = "DatasetsCallback"  # hands out shards of Ray datasets; rows are read from files here
-CLEANER = "PlacementGroupCleanerCallback"  # frees what a lost driver held; a local cluster ends with its driver
+DATASETS = "DatasetsCallback"  # shards Ray datasets; raydist reads rows from files
+CLEANER = "PlacementGroupCleanerCallback"  # frees resources of a lost driver; a local cluster ends with its driver
 
 
 class Trainer(TorchTrainer):
@@ -21,8 +21,8 @@ class Trainer(TorchTrainer):
         self.unused = {DATASETS, CLEANER} if local else {DATASETS}
 
     def _register_sigint_handler(self, controller: Any) -> None:
-        """None: Ray's own would end this process with status 0 and no word. Without it Ctrl-C is a KeyboardInterrupt, and the
-        workers end with the driver."""
+        """Register none: Ray's own would silently end this process with status 0. Without it Ctrl-C raises KeyboardInterrupt,
+        and the workers end with the driver."""
 
     def _create_default_callbacks(self) -> list:
         return [callback for callback in super()._create_default_callbacks() if type(callback).__name__ not in self.unused]

@@ -1,4 +1,4 @@
-"""Where the trials of a sweep run: on a cluster, so many at once as it has room for."""
+"""The trials of a sweep on a cluster, as many at once as it has room for."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from raydist.terminal import say
 
 
 class RayTrials:
-    """Runs the trials of a sweep under Ray Tune, on a cluster that is joined or started when there is one to run."""
+    """Runs the trials of a sweep under Ray Tune, on a cluster joined or started for the first trial."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.machine = cluster, RayMachine(cluster)
 
     def run(self, sweep: Sweep) -> None:
-        """Every trial of the queue, or of the study."""
+        """Run every trial of the queue, or of the study."""
         self.cluster.start()
         number = self._share_cores(sweep)
 
-        from raydist.cluster.tune import run_trials  # not before: Ray reads its settings when it is imported
+        from raydist.cluster.tune import run_trials  # imported late: Ray reads its settings on import
 
         run_trials(sweep, number)
 
     def _share_cores(self, sweep: Sweep) -> int:
-        """How many trials run at once; each gets its share of the threads."""
+        """Return how many trials run at once, and give each its share of the threads."""
         import ray
 
         config, local = sweep.config, not (self.cluster.config.address or os.environ.get("RAY_ADDRESS"))
@@ -43,7 +43,7 @@ class RayTrials:
 
 
 def sweep_cluster(config: Config, *, verbose: bool = False) -> Cluster:
-    """The cluster of a sweep; a local one gets logical CPUs for all trials that run at once."""
+    """The cluster of a sweep; a local one has logical CPUs for all concurrent trials."""
     cluster = config.cluster
     if config.sweep and not cluster.address and not cluster.local_cpus:
         number = trials_at_once(config, {"CPU": float(os.cpu_count() or 1)}, local=True)
@@ -53,7 +53,7 @@ def sweep_cluster(config: Config, *, verbose: bool = False) -> Cluster:
 
 
 def trials_at_once(config: Config, resources: Mapping[str, float], *, local: bool) -> int:
-    """sweep.at_once, else as many trials as have all their workers at work. Logical CPUs of a local cluster are not cores."""
+    """sweep.at_once, else as many trials as can run all their workers. A local cluster's logical CPUs are not cores."""
     assert config.sweep is not None
     if config.sweep.at_once:
         return config.sweep.at_once

@@ -1,8 +1,8 @@
 """Ray Tune around the trials of a sweep: it starts them, bounds how many run at once, and stops the hopeless ones.
 
-Tune's own state is thrown away: what is finished stands in the sweep's ledger. Inside a trial Ray Train works as it does
-without a sweep. A trial's own process holds no CPU: its train workers and its Ray Data actors do, so that trials which wait
-never keep from work those which could.
+Tune's own state is discarded: the sweep's ledger records finished trials. Inside a trial Ray Train works as it does without a
+sweep. A trial's own process reserves no CPU; its train workers and Ray Data actors do, so waiting trials never block those that
+could run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raydist.sweep.driver import Sweep
 from raydist.sweep.plan import Trial
 from raydist.sweep.trial import TrialOrder, run_trial
 
-NO_END = 10**9  # steps: no trial is stopped for having run long enough
+NO_END = 10**9  # steps: no trial is stopped for its length
 QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",  # its new output cannot be silenced
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial has its own log
@@ -33,7 +33,7 @@ QUIET = {
 
 
 def run_trials(sweep: Sweep, number: int) -> None:
-    """Every trial of a sweep, so many at once."""
+    """Run every trial of a sweep, `number` at once."""
     wake_ray_data()
     sweep.folder.delete("tune")
     before = export(QUIET)
@@ -45,7 +45,7 @@ def run_trials(sweep: Sweep, number: int) -> None:
 
 
 def make_tuner(sweep: Sweep, number: int) -> tune.Tuner:
-    """Tune around a sweep's trials, so many at once."""
+    """A tuner for a sweep's trials, `number` at once."""
     stops_early = sweep.settings.scheduler != "none"
 
     def trial(parameters: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ def make_tuner(sweep: Sweep, number: int) -> tune.Tuner:
         tune_config=tune.TuneConfig(
             search_alg=NextTrial(sweep),
             scheduler=make_scheduler(sweep.config),
-            num_samples=-1,  # until the searcher has no more
+            num_samples=-1,  # until the searcher is exhausted
             max_concurrent_trials=number,
             trial_name_creator=lambda trial: trial.trial_id,
             trial_dirname_creator=lambda trial: trial.trial_id,
@@ -72,7 +72,7 @@ def make_tuner(sweep: Sweep, number: int) -> tune.Tuner:
 
 
 class NextTrial(Searcher):
-    """Tune asks here for the next trial, and reports when one has ended. Both happen on the driver."""
+    """Supplies Tune with trials and records their ends. Both happen on the driver."""
 
     def __init__(self, sweep: Sweep) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class NextTrial(Searcher):
         if trial is None:
             return None if self.running and self.sweep.session and not self.sweep.problem else Searcher.FINISHED
         self.running[trial_id] = trial
-        return {"order": self.sweep.order(trial).to_json()}  # one string: Tune makes names of what it can look into
+        return {"order": self.sweep.order(trial).to_json()}  # one string: Tune would build names from a mapping's contents
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
         if trial_id not in self.running:
@@ -102,18 +102,18 @@ class NextTrial(Searcher):
             self.sweep.problem = problem
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: the ledger has it."""
+        """Save nothing: the ledger has it all."""
 
 
 class Silent(TrialProgressCallback):
-    """Takes the place of what would print the end of each trial: the driver reports it."""
+    """Replaces Tune's report of each trial's end: the driver prints its own."""
 
     def _print(self, msg: str) -> None:
         pass
 
 
 def wake_ray_data() -> None:
-    """Ray Data's helper actors belong to whoever uses it first: if that were a trial, they would end with it."""
+    """Start Ray Data's helper actors here: they belong to their first user, and would end with a trial."""
     ray.data.range(1, override_num_blocks=1).take_all()
 
 
@@ -121,7 +121,7 @@ def wake_ray_data() -> None:
 
 
 def make_scheduler(config: Config) -> Any:
-    """What stops trials early, by the dev score that training reports."""
+    """The scheduler that stops trials early, by the dev score that training reports."""
     sweep, train = config.sweep, config.train
     assert sweep is not None
     grace = sweep.grace_steps or train.evaluate_every or 1
@@ -134,7 +134,7 @@ def make_scheduler(config: Config) -> Any:
 
 
 class Median(MedianStoppingRule):
-    """A trial that ended before it had a score is no sample: Ray would look for its step, and fail."""
+    """Ignores trials that ended without a score: Ray would look up their step, and fail."""
 
     def __init__(self, *, time_attr: str, metric: str, **options: Any) -> None:
         super().__init__(time_attr=time_attr, metric=metric, **options)
@@ -146,7 +146,7 @@ class Median(MedianStoppingRule):
 
 
 class DevReports(TuneReportCallback):
-    """Hands dev scores of the train workers to Tune. The last one is left out: a trial that ran to its end is not stopped."""
+    """Passes the train workers' dev scores to Tune, except the last: a completed trial must not be stopped."""
 
     def __init__(self, metric: str) -> None:
         super().__init__()
@@ -154,18 +154,18 @@ class DevReports(TuneReportCallback):
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
         values = metrics[0]
-        if self.score in values and values["dev.step"] == values["step"] < values["total"]:  # no old score with a checkpoint
+        if self.score in values and values["dev.step"] == values["step"] < values["total"]:  # a new score
             super().after_report(run_context, [{"step": values["step"], self.score: values[self.score]}], None)
 
     def wait(self) -> None:
-        """Until Tune has taken the last score: the end of the trial must not overtake it."""
+        """Wait until Tune has taken the last score: the trial's end must not overtake it."""
         while not self._training_actor_item_queue.empty():
             time.sleep(0.2)
         time.sleep(0.5)
 
 
 def run_order(text: str, stops_early: bool) -> None:
-    """A trial in the process that Tune gave it."""
+    """Run a trial in the process that Tune gave it."""
     order = TrialOrder.from_json(text)
     quieten()
     reports = [DevReports(order.config.dev_metric)] if stops_early else []

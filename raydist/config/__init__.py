@@ -1,6 +1,6 @@
-"""What a run is made of: typed, closed sections, read from YAML, `extends:` and dotted overrides.
+"""The config of a run: typed, closed sections, read from YAML, `extends:` and dotted overrides.
 
-The sections, by subject: reader, training, objectives, retrieval, machine; run.py has the whole and the rules between them.
+The sections by subject: reader, training, objectives, retrieval, machine; run.py has the whole and the rules between them.
 """
 
 from raydist.config.documents import DocumentsConfig

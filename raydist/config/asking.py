@@ -1,4 +1,4 @@
-"""How questions are put to documents, and with which questions that is judged."""
+"""Questions to documents: how they are answered, and which questions evaluate that."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Settings of an earlier run against today's. A key that one side lacks counts as what versions without it did, which is its
-default unless the key says otherwise: so a new key at its default refuses no finished run."""
+"""Compares the settings of an earlier run with today's. A key missing on one side takes the behaviour of versions without it,
+its default unless the key declares another: so a new key at its default invalidates no finished run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raydist.config.section import Affects
 
 
 class State(Enum):
-    """What stands for a value where there is none."""
+    """Stands in for a missing value."""
 
     absent = "not set"
     section = "set"
@@ -29,7 +29,7 @@ class Settings:
         self.sections = {section for name in values for section in sections_above(name)}
 
     def __getitem__(self, name: str) -> Any:
-        """A key's value; if it is missing and its section is there, what versions without the key did."""
+        """A key's value; if it is missing from a section that is set, the behaviour of versions without the key."""
         if name in self.values:
             return self.values[name]
         key = find_key(name)
@@ -43,12 +43,12 @@ class Settings:
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
-    """What differs between two flat mappings, by dotted key: 'optim.lr' -> 'optim.lr: was 3e-05, now 0.001'. A key that affects
-    nothing makes no difference; names that are no keys of the config are compared as they are.
+    """Differences between two flat mappings, by dotted key: 'optim.lr' -> 'optim.lr: was 3e-05, now 0.001'. Keys that affect
+    nothing are ignored; names that are not config keys are compared as they are.
     """
     earlier, today = Settings(before), Settings(now)
     changed: dict[str, str] = {}
-    for name in sorted(before.keys() | now.keys() | earlier.sections | today.sections):  # a section before what is in it
+    for name in sorted(before.keys() | now.keys() | earlier.sections | today.sections):  # a section before its contents
         was, is_ = earlier[name], today[name]
         if was != is_ and not affects_nothing(name) and not any(above in changed for above in sections_above(name)):
             changed[name] = f"{name}: was {was!r}, now {is_!r}"
@@ -61,6 +61,6 @@ def affects_nothing(name: str) -> bool:
 
 
 def sections_above(name: str) -> Iterator[str]:
-    """The sections that a name stands in, the outermost first."""
+    """The sections that contain a name, outermost first."""
     steps = name.split(".")
     return (".".join(steps[:end]) for end in range(1, len(steps)))

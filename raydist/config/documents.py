@@ -1,4 +1,4 @@
-"""Documents that are read: which, and how they become passages."""
+"""The documents to read, and how they become passages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems of a config, one line each, with the nearest key; and what a key is."""
+"""Explains the problems of a config, one line each with the nearest key, and the meaning of keys."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ SHAPES = ("function-", "tuple[", "constrained-", "literal[", "list[", "dict[")
 
 
 def explained(error: ValidationError, section: str = "") -> list[str]:
-    """A line for each problem of the config, or of one section. Where alternatives are allowed, each has its own: those of
-    another shape than the value's are left out, if one has its shape."""
+    """A line for each problem of the config, or of one section. Alternatives each report their own problems: if one of them has
+    the shape of the value, those of other shapes are left out."""
     above = tuple(section.split(".")) if section else ()
     errors: list[Any] = [{**problem, "loc": (*above, *problem["loc"])} for problem in error.errors()]
     problems = [(tuple(_path(problem)), problem) for problem in errors]
@@ -42,7 +42,7 @@ def explained(error: ValidationError, section: str = "") -> list[str]:
 
 
 def checked_section(kind: type[AnySection], name: str, values: Mapping[str, Any]) -> AnySection:
-    """A section with some values, checked as in a config; a ConfigError lists the problems under the names of keys."""
+    """A section with these values, checked as in a config; a ConfigError lists the problems by key."""
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
@@ -50,8 +50,8 @@ def checked_section(kind: type[AnySection], name: str, values: Mapping[str, Any]
 
 
 def problems_beside(values: dict, error: ValidationError) -> list[str]:
-    """Problems between keys that errors of single keys would hide: the values are checked again without the wrong keys. A
-    problem that names one of these may come from its absence, and is left out.
+    """Problems between keys, hidden by errors in single keys: the values are checked again without the wrong keys. A problem
+    that names one of those may be due to its absence, and is left out.
     """
     kinds = {tuple(_present_part(values, _path(problem))): problem["type"] for problem in error.errors()}
     wrong = {path: kind for path, kind in kinds.items() if path and kind != "value_error"}
@@ -80,7 +80,7 @@ def _path(problem: Any) -> list[str]:
 
 
 def _present_part(values: Any, path: list[str]) -> Iterator[str]:
-    """The first names of a path, as far as the values have them."""
+    """The leading names of a path that exist in the values."""
     for name in path:
         if not isinstance(values, dict) or name not in values:
             return
@@ -89,7 +89,7 @@ def _present_part(values: Any, path: list[str]) -> Iterator[str]:
 
 
 def _line(problem: Any) -> str:
-    """One line of a validation error: the full key, what was wanted, what was seen."""
+    """One line about a validation error: the full key, the expected value, the actual one."""
     name = ".".join(_path(problem)) or "the config"
     if problem["type"] == "extra_forbidden":
         near = nearest_names(name)
@@ -107,7 +107,7 @@ LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def explain_key(name: str) -> str:
-    """What a key is, line by line; of a section also the keys in it. '' is the whole config."""
+    """The description of a key, line by line, and the keys in a section. '' is the whole config."""
     key = known_key(name) if name else None
     lines = [] if key is None else [name, f"  {key.description}", *(f"  {label:8} {text}" for label, text in _facts(key))]
     section = Config if key is None else key.section
@@ -139,7 +139,7 @@ def _contents(section: type[BaseModel], name: str, indent: bool) -> list[str]:
 
 
 def describe_values(annotation: Any, metadata: Any = ()) -> str:
-    """What a key takes, with its limits: 'integer (at least 1); or null'."""
+    """The values that a key accepts, with limits: 'integer (at least 1); or null'."""
     if names := [name for item in metadata if isinstance(item, OneOf) for name in item.names]:
         return either(names)
     limited = ", ".join(text for item in metadata for text in _limits(item))
@@ -165,7 +165,7 @@ def describe_values(annotation: Any, metadata: Any = ()) -> str:
 
 
 def _limits(item: Any) -> Iterator[str]:
-    """Of annotated_types and pydantic: each is an object with one or more limits as attributes."""
+    """Limits from annotated_types and pydantic: objects with one or more limits as attributes."""
     if isinstance(item, FieldInfo):
         yield from (text for inner in item.metadata for text in _limits(inner))
         return

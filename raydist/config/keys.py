@@ -1,4 +1,4 @@
-"""Dotted keys: which there are, and what each says of itself."""
+"""Dotted keys: their names and metadata."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ class Key:
 
     @cached_property
     def default(self) -> Any:
-        """As YAML and JSON have it; None where a value is required."""
+        """The default as in YAML and JSON; None if a value is required."""
         return None if self.is_required else to_jsonable_python(self._default)
 
     @property
     def section(self) -> type[BaseModel] | None:
-        """What stands below it, if it is a section."""
+        """The section's class, if it is a section."""
         return None if self.is_mapping else next(inner_sections(self.annotation), None)
 
     @property
     def is_always_there(self) -> bool:
-        """Whether it is a section that has its defaults where nothing is set."""
+        """Whether it is a section that exists with its defaults when nothing is set."""
         return self.section is not None and self.default is not None
 
     @property
     def is_mapping(self) -> bool:
-        """Whether the names below it are the user's own, as those of test sets."""
+        """Whether the names below it are chosen by the user, like those of test sets."""
         return get_origin(self.annotation) is dict
 
     @property
@@ -64,7 +64,7 @@ class Key:
 
     @property
     def affects(self) -> Affects | None:
-        """None of a section whose keys differ."""
+        """None for a section whose keys differ."""
         role = self._says("affects")
         return Affects(role) if role else None
 
@@ -74,13 +74,13 @@ class Key:
 
     @property
     def before(self) -> Any:
-        """What runs did that were made when there was no such key."""
+        """The behaviour of runs made before the key existed."""
         said = self._says("before")
         return self.default if said is None else said
 
     @property
     def is_shared(self) -> bool:
-        """Whether trials share what depends on it: what the outermost field says, else what affects rows."""
+        """Whether trials share its results: declared by the outermost field, else true of keys that affect rows."""
         said = [extra["shared"] for info in self.fields if "shared" in (extra := _extra(info))]
         return said[0] if said else self.affects is Affects.rows
 
@@ -100,9 +100,9 @@ def _extra(info: FieldInfo) -> dict[str, Any]:
 
 @cache
 def find_key(name: str, root: type[BaseModel] = Config) -> Key | None:
-    """The key of a dotted name; of names below a plain mapping (`sweep.space.optim.lr`), the mapping. None: no such key."""
+    """The key of a dotted name; for names below a plain mapping (`sweep.space.optim.lr`), the mapping's. None: no such key."""
     owner: type[BaseModel] | None = root
-    usual: Any = None  # the section as it is by default, where one is
+    usual: Any = None  # the default section, if there is one
     fields: tuple[FieldInfo, ...] = ()
     found: list[str] = []
     steps = name.split(".")
@@ -126,7 +126,7 @@ def find_key(name: str, root: type[BaseModel] = Config) -> Key | None:
 
 
 def known_key(name: str) -> Key:
-    """The key of exactly this name; a ConfigError names those like it."""
+    """The key of exactly this name; otherwise a ConfigError suggests similar ones."""
     key = find_key(name)
     if key is None or key.name != name:
         near = nearest_names(name, 3)
@@ -136,7 +136,7 @@ def known_key(name: str) -> Key:
 
 
 def known_names(section: type[BaseModel], path: tuple[str, ...] = (), asked: Sequence[str] = ()) -> Iterator[str]:
-    """Dotted names of a section; of sections by name, such as test sets, those of the name that was asked for."""
+    """Dotted names in a section; in mappings, such as test sets, those below the name in `asked`."""
     for name, info in section.model_fields.items():
         here = (*path, name)
         yield ".".join(here)
@@ -149,7 +149,7 @@ def known_names(section: type[BaseModel], path: tuple[str, ...] = (), asked: Seq
 
 
 def inner_sections(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The sections that a key holds, by itself or under names of the user's own."""
+    """The sections that a key holds, directly or under names chosen by the user."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Union, types.UnionType, Annotated):
@@ -165,7 +165,7 @@ def nearest_names(name: str, count: int = 1) -> list[str]:
     known = list(known_names(Config, asked=path))
     parent, last = ".".join(path[:-1]), path[-1]
     siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == parent}
-    near = difflib.get_close_matches(last, siblings, n=count, cutoff=0.6)  # by its own name: what stands before is the same
+    near = difflib.get_close_matches(last, siblings, n=count, cutoff=0.6)  # by last names: the rest of the path is equal
     if near:
         return [siblings[key] for key in near]
     if same_name := [key for key in known if key.rpartition(".")[2] == last]:

@@ -1,4 +1,4 @@
-"""A library of passages: encoder, hybrid search, re-ranking. Words are indexed as section `index` says."""
+"""A library of passages: encoder, hybrid search, re-ranking. Section `index` sets how words are indexed."""
 
 from __future__ import annotations
 

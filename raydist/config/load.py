@@ -1,6 +1,6 @@
 """Reading a config: YAML, `extends:` and dotted overrides. All problems are reported at once.
 
-The command line takes precedence over a file, that over the files it extends, those over the defaults.
+The command line overrides a file, a file overrides those it extends, and these override the defaults.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raydist.config.section import ConfigError, Section, listed
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without surprises: a key given twice is an error, not a silent choice."""
+    """Strict YAML: a repeated key is an error, not a silent choice."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
@@ -46,7 +46,7 @@ def shipped_configs() -> Path:
 
 
 def find_config(name: str) -> Path:
-    """A file by its path, or a shipped config by its name (`quickstart`, `paper/infomax`)."""
+    """A config's file, by its path or, for a shipped one, by its name (`quickstart`, `paper/infomax`)."""
     path = Path(name)
     if path.is_file():
         return path
@@ -63,14 +63,14 @@ def find_config(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A config and, for each dotted key that was set, where its value came from."""
+    """A config and, for each dotted key that was set, the source of its value."""
 
     config: Config
     origins: dict[str, str]
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
-    """Read a config, apply what it extends and the overrides, check all of it."""
+    """Read a config, apply `extends:` and the overrides, and check the whole."""
     path = find_config(name)
     values, origins = _read(path, ())
     problems: list[str] = []
@@ -92,7 +92,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
 
 
 def _apply(values: dict, override: str) -> list[str]:
-    """Set what an override says; its key, and then those of all leaves below it. A ValueError says what is wrong."""
+    """Apply an override; returns its key, then the keys of all leaves below it. Raises ValueError if it is wrong."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ValueError(f"{override}: an override is key=value")
@@ -101,7 +101,7 @@ def _apply(values: dict, override: str) -> list[str]:
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: a value such as 2026-02-31
         raise ValueError(f"{key}: not YAML: {text!r} ({_first_line(error)})") from None
     if isinstance(value, dict) and not text.lstrip().startswith("{"):
-        value = text  # `prefix=query: ` is a text; on a command line a mapping is written in braces
+        value = text  # `prefix=query: ` is a text; command-line mappings need braces
     path = tuple(key.split("."))
     if blocked := _set(values, list(path), value):
         raise ValueError(blocked)
@@ -128,7 +128,7 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
 
 
 def to_yaml(config: Section) -> str:
-    """Complete and plain: runs again as it is."""
+    """The complete config as plain YAML that can be run unchanged."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
@@ -138,7 +138,7 @@ def flatten(config: Section) -> dict[str, Any]:
 
 
 def flat_values(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of nested plain values, such as those of a saved config."""
+    """`flatten` for nested plain values, such as those of a saved config."""
     return {".".join(path): value for path, value in _leaves(plain, ())} if plain else {}
 
 
@@ -156,7 +156,7 @@ def _read(path: Path, chain: tuple[Path, ...]) -> tuple[dict, dict[str, str]]:
     base: dict = {}
     origins: dict[str, str] = {}
     extends = values.pop("extends", None)
-    parents = [] if extends is None else listed(extends)  # `extends:` with nothing behind it is as if left out
+    parents = [] if extends is None else listed(extends)  # an empty `extends:` counts as absent
     if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
         raise ConfigError(f"{path}: extends should be the name of a config or a list of names, got {extends!r}")
     for parent in parents:
@@ -170,14 +170,14 @@ def _read(path: Path, chain: tuple[Path, ...]) -> tuple[dict, dict[str, str]]:
 
 
 def _merge(base: Any, over: Any) -> Any:
-    whole = isinstance(over, dict) and over.keys() & {"files", "hub"}  # a data set replaces the one it is named like
+    whole = isinstance(over, dict) and over.keys() & {"files", "hub"}  # a data set replaces the one of the same name
     if isinstance(base, dict) and isinstance(over, dict) and not whole:
         return base | {key: _merge(base.get(key), value) for key, value in over.items()}
     return over
 
 
 def _set(values: dict, path: list[str], value: Any) -> str | None:
-    """What is wrong where the path leads through a plain value; files of a data set may stand there, in short."""
+    """Set a value; returns the problem if the path leads through a plain value, unless that is a data set's short form."""
     for depth, key in enumerate(path[:-1], 1):
         if isinstance(values.get(key), str | list) and path[0] in ("data", "corpus"):
             values[key] = {"files": values[key]}

@@ -1,4 +1,4 @@
-"""Where a run is computed and what it is logged to: nothing of it changes a result."""
+"""Where a run is computed and logged: nothing here changes a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training minimises. Sections by the method's name; docs/methods.md has the equations."""
+"""Training objectives. Sections are named after the methods; docs/methods.md has the equations."""
 
 from __future__ import annotations
 
@@ -116,19 +116,19 @@ class HardLearningConfig(Section):
 
     @property
     def needs_sets(self) -> bool:
-        """`ce` looks at gold alone."""
+        """Whether n-best sets are used: `ce` uses gold alone."""
         return self.mode != "ce"
 
     @property
     def has_base(self) -> bool:
-        """Whether base readers are trained for it."""
+        """Whether base readers are trained for this objective."""
         return self.needs_sets and not self.sets
 
 
 class AnswerContrastConfig(Section):
     """Answer-aware contrast (methods 6.5): the gold span against its nearest rivals; alpha of it, 1 - alpha of span loss."""
 
-    alpha: float = key(0.5, "Share of the contrast in the loss", WEIGHTS, ge=0, lt=1)  # at 1 nothing would teach the span head
+    alpha: float = key(0.5, "Share of the contrast in the loss", WEIGHTS, ge=0, lt=1)  # at 1 the span head would not be trained
     tau: float = key(10.0, "Temperature that cosines are divided by", WEIGHTS, gt=0)
     top: int = key(50, "Best spans of a window that rivals are chosen from", WEIGHTS, unit="spans", ge=1)
     theta: int = key(1, "Rivals of a row", WEIGHTS, unit="spans", ge=1)

@@ -127,7 +127,7 @@ class PredictConfig(Section):
     )
     model: str | None = key(None, "Folder of a reader; null: the run's own", SCORES)
     n_best: int = key(20, "Answers listed for each question", SCORES, unit="answers", ge=1)
-    max_answer_length: int = key(30, "Length of an answer", WEIGHTS, unit="tokens", ge=1)  # the model is chosen on dev by it
+    max_answer_length: int = key(30, "Length of an answer", WEIGHTS, unit="tokens", ge=1)  # dev uses it to choose the model
     nbest_compat: Literal["exact", "top_n_product"] = key(
         "exact", "The best spans of all, or those of the n best starts and ends as other tools take them", SCORES
     )

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, field_validator, model_validator
 from raydist.config.section import NOTHING, ROWS, SCORES, WEIGHTS, OneOf, Section, is_plain_name, key, listed, section
 from raydist.config.training import ModelConfig, OptimConfig, TrainConfig
 
-CORPUS_COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {  # of formats that are tables: what may be mapped
+CORPUS_COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {  # of table formats: columns that may be mapped
     "tables": {
         "corpus": ("sentence_id", "text", "title", "document_id", "language"),
         "questions": ("question_id", "text", "language"),
@@ -43,7 +43,7 @@ class CorpusSource(Section):
     questions: int | None = key(None, "A seeded choice of so many questions; null: all", ROWS, unit="questions", ge=1)
 
     def columns_of(self, table: str) -> dict[str, Any]:
-        """Our name -> the file's."""
+        """Our column name -> the file's."""
         own = self.columns.get(table, {}) if self._by_table else self.columns
         return dict(own) if isinstance(own, dict) else {}
 
@@ -167,11 +167,11 @@ class IndexConfig(Section):
     )
 
     def formula(self) -> dict[str, Any]:
-        """How BM25 searches."""
+        """The parameters of BM25 search."""
         return {"k1": self.k1, "b": self.b, "idf": self.idf}
 
     def dense_settings(self) -> dict[str, Any]:
-        """What is built of a dense index; of the parameters those of its kind alone, so that others make no other index."""
+        """The settings that build a dense index: only parameters of its kind, so that others do not change the index."""
         cells = {"nlist": self.ivf.nlist}
         graph = {"hnsw_m": self.hnsw.m, "ef_construction": self.hnsw.ef_construction}
         codes = {"pq_m": self.pq.m, "pq_bits": self.pq.bits}
@@ -179,7 +179,7 @@ class IndexConfig(Section):
         return {"kind": self.dense, **of_kind[self.dense]}
 
     def dense_search(self) -> dict[str, Any]:
-        """How a dense index of this kind is searched."""
+        """The search parameters of a dense index of this kind."""
         probes, view = {"nprobe": self.ivf.nprobe}, {"ef_search": self.hnsw.ef_search}
         of_kind: dict[str, dict[str, Any]] = {"flat": {}, "ivf": probes, "hnsw": view, "pq": probes}
         return of_kind[self.dense]
@@ -233,7 +233,7 @@ class FusionConfig(Section):
 class RetrieverConfig(Section):
     """The dual encoder and its loss (docs/methods.md 5.5 to 5.7)."""
 
-    pooling: Literal["auto", "cls", "mean"] = key(  # shared: the encoder is searched with before training, too
+    pooling: Literal["auto", "cls", "mean"] = key(  # shared: the encoder also searches before training
         "auto", "How a text's vector is made of its tokens'; auto: what the model's folder says", WEIGHTS, shared=True
     )
     question_prefix: str | None = key(

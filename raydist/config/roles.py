@@ -1,5 +1,5 @@
-"""What a key affects, and the questions that this answers: what weights depend on, what a sweep must not change, what trials
-share. The role stands at each key (`config/section.py`); what a role cannot say is here, with its reason."""
+"""The effects of keys, and what follows from them: the inputs of weights, the settings a sweep must not change, and those that
+trials share. Each key declares its role (`config/section.py`); exceptions are here, with their reasons."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from raydist.config.load import flatten
 from raydist.config.run import Config
 from raydist.config.section import Affects, Section
 
-# sections with the settings of the model that a task trains; `cross_encoder` has those of another run
+# sections that set up the model a task trains; `cross_encoder` holds those of another run
 OF_THE_MODEL = ("seed", "model", "train", "optim")
 OF_THE_TASK = {"reader": ("objectives", "predict"), "retriever": ("retriever",), "cross_encoder": (), "documents": ()}
-# weights trained before there was such a key are known without it
+# identities of weights trained before the key existed lack it
 NOT_AT_ITS_DEFAULT = ("predict.precision",)
-# what trials share, but their cross-encoders do not depend on: gold pairs and negatives train it, at a depth of their own
+# shared by trials, but not inputs of their cross-encoder: it is trained on gold pairs and negatives, with its own depth
 NOT_OF_THE_CROSS_ENCODER = (
     "corpus.test",
     "corpus.dev.",
@@ -27,7 +27,7 @@ NOT_OF_THE_CROSS_ENCODER = (
 
 
 def known_settings(config: Section) -> dict[str, tuple[Key, Any]]:
-    """Every setting with its key, but for later keys at their defaults: names and identities do not change by those."""
+    """Every setting with its key, except later keys at their defaults, so that names and identities stay the same."""
     settings: dict[str, tuple[Key, Any]] = {}
     for name, value in flatten(config).items():
         key = find_key(name, type(config))
@@ -50,7 +50,7 @@ def plain_settings(config: Section) -> dict[str, Any]:
 
 
 def settings_of_weights(config: Config) -> dict[str, Any]:
-    """The settings that the trained weights depend on, beside the rows that they are trained on."""
+    """The settings that the trained weights depend on, apart from the training rows."""
     sections = OF_THE_MODEL + OF_THE_TASK[config.task]
     return {
         name: value
@@ -62,7 +62,7 @@ def settings_of_weights(config: Config) -> dict[str, Any]:
 
 
 def settings_with_result(config: Config) -> dict[str, Any]:
-    """The settings that every trial of a sweep takes over, and that change a result."""
+    """The settings that change a result and are common to all trials of a sweep."""
     return {
         name: value
         for name, (key, value) in known_settings(config).items()
@@ -71,7 +71,7 @@ def settings_with_result(config: Config) -> dict[str, Any]:
 
 
 def shared_settings(config: Config, *, cross_encoder: bool = False) -> dict[str, Any]:
-    """The settings that decide what trials share: all stages up to the scores, or the cross-encoder alone."""
+    """The settings behind the results that trials share: all stages up to the scores, or the cross-encoder alone."""
     left_out = NOT_OF_THE_CROSS_ENCODER if cross_encoder else ()
     return {
         name: value for name, (key, value) in known_settings(config).items() if key.is_shared and not name.startswith(left_out)
@@ -79,7 +79,7 @@ def shared_settings(config: Config, *, cross_encoder: bool = False) -> dict[str,
 
 
 def changes_scores(name: str, task: object) -> bool:
-    """Whether a setting changes a score of such a task; one that is not known may."""
+    """Whether a setting changes a score of this task; an unknown one may."""
     key = find_key(name)
     if key is None:
         return True

@@ -178,15 +178,15 @@ class Config(Section):
 
     @property
     def dev_metric(self) -> str:
-        """The score on dev that the best model is chosen by, during training."""
+        """The dev score that selects the best model during training."""
         return "mrr" if self.task == "retriever" else self.train.metric
 
     @property
     def chooses_by_dev(self) -> bool:
-        """Whether what is trained depends on its scores on dev."""
+        """Whether dev scores influence the trained model."""
         return bool(self.train.early_stop) or (self.train.choose == "best" and self.train.evaluate_every != 0)
 
     def sets(self) -> dict[str, SourceConfig]:
-        """Every data set by name: train, dev and the test sets that are given."""
+        """Every data set by name: train, dev and the configured test sets."""
         named = {"train": self.data.train, "dev": self.data.dev}
         return {name: source for name, source in named.items() if source} | self.data.test

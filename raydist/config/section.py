@@ -1,4 +1,4 @@
-"""What sections are made of: keys with a default, a description, a range and what they affect, each stated once."""
+"""The elements of sections: keys with a default, a description, a range and an effect, each declared once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ConfigError(InputError):
 
 
 class Affects(StrEnum):
-    """The first thing that another value of a key changes. What comes later changes with it."""
+    """The first result that a key's value changes. Later ones change with it."""
 
-    nothing = "nothing"  # where and how fast the work is done, what is logged
-    rows = "rows"  # what stages make before training: examples, windows, indexes, hits, pairs
+    nothing = "nothing"  # location and speed of the work, logging
+    rows = "rows"  # stages before training: examples, windows, indexes, hits, pairs
     weights = "weights"  # the trained model
     scores = "scores"  # predictions, ranked lists, metrics
 
@@ -42,9 +42,9 @@ def key(
 ) -> Any:
     """A key of a section.
 
-    `shared`: whether trials of a retriever's sweep share what depends on it; by default, where it affects rows.
-    `later`: the key is newer than finished runs. At its default it is left out of names, so that those keep theirs.
-    `before`: what versions without the key did, where that is not its default.
+    `shared`: whether trials of a retriever's sweep share its results; by default, if it affects rows.
+    `later`: the key is newer than finished runs. At its default it is left out of names, so that these runs keep theirs.
+    `before`: the behaviour of versions without the key, if not its default.
     `limits` are pydantic's: ge, gt, le, lt, pattern, min_length.
     """
     extra = {"affects": affects.value, "unit": unit, "shared": shared, "later": later, "before": before}
@@ -52,7 +52,7 @@ def key(
 
 
 def section(default: Any, description: str, *, shared: bool | None = None, tasks: tuple[str, ...] | None = None) -> Any:
-    """A section that is always there. `shared` holds for all its keys; `tasks` are those that use it, if not all do."""
+    """A section that always exists. `shared` applies to all its keys; `tasks` are those that use it, by default all."""
     return _field(default, description, {"shared": shared, "tasks": list(tasks) if tasks else None})
 
 
@@ -67,7 +67,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def _problems(self) -> Iterator[str]:
-        """What is wrong between keys that are right each by itself."""
+        """Conflicts between keys that are valid on their own."""
         yield from ()
 
     @model_validator(mode="after")
@@ -75,13 +75,13 @@ class Section(BaseModel):
         problems: list[InitErrorDetails] = [
             {"type": "value_error", "input": None, "ctx": {"error": ValueError(text)}} for text in self._problems()
         ]
-        if problems:  # a ValueError could carry but one of them
+        if problems:  # a ValueError could carry only one of them
             raise ValidationError.from_exception_data(type(self).__name__, problems)
         return self
 
 
 class OneOf:
-    """A text that is one of some names, or a key of a table elsewhere, which is read when it is needed:
+    """A text that is one of some names, or a key of a table elsewhere, loaded on demand:
     ``Annotated[str, OneOf("auto", table="raydist.corpus.formats:READER_FORMATS")]``.
     """
 
@@ -113,5 +113,5 @@ def listed(value: Any) -> Any:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a test set may be called so."""
+    """Whether a test set may have this name."""
     return name.replace("_", "").replace("-", "").isalnum()

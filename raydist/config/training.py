@@ -1,4 +1,4 @@
-"""What is trained, and how: the model, the loop, the optimizer, and the trials of a sweep."""
+"""Settings of training: the model, the loop, the optimizer, and the trials of a sweep."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TrainConfig(Section):
             yield "choosing the best or stopping early needs evaluations: set evaluate_every, or choose: last"
 
     def num_steps(self, rows: int) -> int:
-        """How many steps training on so many rows takes."""
+        """The number of steps of training on so many rows."""
         steps = max(1, round(-(-rows // self.batch_size) * self.epochs))
         return min(steps, self.max_steps) if self.max_steps else steps
 

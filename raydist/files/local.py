@@ -15,7 +15,7 @@ def make_part(stage: Stage, folder: Storage, number: int, worker: Worker) -> Lin
 
 
 class LocalExecutor:
-    """Makes one part after the other."""
+    """Makes parts one by one."""
 
     def __init__(self, threads: int = 1) -> None:
         self.worker = Worker(threads)

@@ -1,4 +1,4 @@
-"""Bringing stages to their end: what is whole is left alone, what is missing is made, and what was made is remembered."""
+"""Completing stages: keep whole ones, make missing parts, and record finished parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from raydist.files.stage import (
 from raydist.files.storage import Storage
 from raydist.terminal import Progress, say
 
-JOURNAL_SECONDS = 10.0  # how often finished parts are written down; what a kill loses of that is read again
+JOURNAL_SECONDS = 10.0  # between writes of finished parts' lines; those that a kill loses are read again
 READERS = 16  # parts of an interrupted stage that are looked at together
 
 
@@ -40,7 +40,7 @@ def make_stages(
     label: str,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Made]:
-    """Make some stages, each given with its title for people, in one execution whose progress is shown under `label`."""
+    """Make stages, each given with its readable title, in one execution; `label` names its progress."""
     folders = [storage.at(stage.folder) for stage, _ in stages]
     manifests = [whole_manifest(folder) for folder in folders]
     for (_, title), manifest in zip(stages, manifests):
@@ -80,7 +80,7 @@ def _finish(stage: Stage, folder: Storage, parts: dict[int, Line], started: floa
 
 def _made(stage: Stage, folder: Storage, manifest: Manifest) -> Made:
     made = Made(folder, stage.name, stage.fingerprint, stage.kind)
-    made.__dict__["manifest"] = manifest  # it is known already
+    made.__dict__["manifest"] = manifest  # already loaded
     return made
 
 
@@ -88,10 +88,10 @@ def _made(stage: Stage, folder: Storage, manifest: Manifest) -> Made:
 
 
 def finished_parts(stage: Stage, folder: Storage) -> dict[int, Line]:
-    """Parts of an earlier, interrupted making of the same stage; of a finished one, those that are as they were.
+    """The intact parts of a stage that was interrupted, or of a finished one.
 
-    A part that was written before the journal (or the manifest) that names it is taken by its size, any other is read. One that
-    is damaged is deleted, so that it is made again.
+    A part older than the journal (or manifest) that lists it is checked by size; any other is read. A damaged one is deleted,
+    so that it is made again.
     """
     files = folder.files()
     numbers = {part_name(number, stage.kind): number for number in range(stage.parts)}
@@ -116,7 +116,7 @@ def finished_parts(stage: Stage, folder: Storage) -> dict[int, Line]:
 
 
 def _noted(folder: Storage, files: dict) -> tuple[dict[str, tuple[Line, int]], dict[str, str]]:
-    """Lines of journals with the time when each was written, and the checksums that a manifest gives."""
+    """Lines of journals with their journal's write time, and the checksums in the manifest."""
     noted: dict[str, tuple[Line, int]] = {}
     for name in filter(_is_journal, files):
         written = files[name].mtime_ns or 0
@@ -140,7 +140,7 @@ def _read_journal(folder: Storage, name: str) -> Iterator[Line]:
 
 
 class _Journal:
-    """Lines of parts, written down every few seconds: so an interrupted stage of many parts need not read them all."""
+    """Records the lines of parts every few seconds, so that an interrupted stage of many parts need not read them all."""
 
     def __init__(self, folder: Storage) -> None:
         self.folder, self.written, self.number = folder, time.monotonic(), 0

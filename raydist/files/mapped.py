@@ -1,6 +1,6 @@
-"""Rows by number from memory-mapped Arrow files: what every set of training rows is made of.
+"""Rows by number from memory-mapped Arrow files: the base of every set of training rows.
 
-Plain numbers are read into arrays; lists (tokens) stay on disk, mapped, and are cut out row by row without a copy.
+Plain numbers are read into arrays; lists (tokens) stay on disk, mapped, and are sliced row by row without a copy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MappedRows:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def list_lengths(self, name: str) -> np.ndarray:
-        """How many values each row of a list column has."""
+        """The number of values in each row of a list column."""
         return np.concatenate([np.diff(starts) for _, starts in self._flat(name)] or [np.empty(0, np.int64)])
 
     def values(self, name: str, row: int) -> np.ndarray:
@@ -40,7 +40,7 @@ class MappedRows:
         within = row - int(self.first[part])
         return flat[starts[within] : starts[within + 1]]
 
-    group: Callable[[np.ndarray], Any]  # of a subclass: what every rank knows about some rows
+    group: Callable[[np.ndarray], Any]  # in a subclass: data about some rows that every rank needs
     batch: Callable[..., Any]  # padded tensors of some rows
 
     def step_batches(
@@ -55,7 +55,7 @@ class MappedRows:
         return batches
 
     def _flat(self, name: str) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each part: the flat values of a list column and where each row begins."""
+        """For each part: the flat values of a list column and the start of each row."""
         if name not in self._lists:
             self._lists[name] = [_flat(table[name]) for table in self.tables]
         return self._lists[name]
@@ -69,7 +69,7 @@ def map_table(file: Path) -> pa.Table:
 def pad_tokens(
     ids: Sequence[np.ndarray], types: Sequence[np.ndarray], pad_id: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Token ids, which of them are real, and token types (None where no row has any) as arrays [rows, longest]."""
+    """Token ids, the mask of real ones, and token types (None if no row has any) as arrays [rows, longest]."""
     lengths = np.array([len(row) for row in ids], np.int64)
     longest = int(lengths.max()) if len(ids) else 1
     padded = np.full((len(ids), longest), pad_id, np.int64)

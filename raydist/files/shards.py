@@ -1,10 +1,10 @@
-"""What an index is on disk, whatever it holds: shards of rows that are sorted by id, and a file that names those in force.
+"""The layout of any index on disk: shards of rows sorted by id, and a file that lists the active ones.
 
     INDEX/index.json      written last, by rename
     INDEX/shard-00000/    arrays as .npy, memory-mapped, ids among them; shard.json
 
-A folder appears by rename after it is whole, and is never written again. So rows are added as one more shard, and an index that
-was not finished cannot be opened. Strings are two arrays: offsets, and all UTF-8 bytes in a row.
+A folder appears by rename once it is whole, and is never modified. So new rows become one more shard, and an unfinished index
+cannot be opened. Strings are two arrays: offsets, and all UTF-8 bytes in a row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raydist.errors import InputError
 
 
 class BestRows(NamedTuple):
-    """Best rows of each question, best first; where there are fewer than k, row -1 and score 0."""
+    """Best rows of each question, best first; padded with row -1 and score 0 if there are fewer than k."""
 
     rows: np.ndarray  # int64, questions x k; numbers within the open shards: sentence_ids gives their ids
     scores: np.ndarray  # float32, questions x k
@@ -52,7 +52,7 @@ def string_parts(strings: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def string_array(offsets: np.ndarray, text: np.ndarray) -> pa.LargeStringArray:
-    """The strings, not copied."""
+    """The strings, without a copy."""
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(text))
 
 
@@ -71,8 +71,8 @@ def load_strings(folder: Path, name: str) -> pa.LargeStringArray:
 def new_folder(folder: Path) -> Iterator[Path]:
     """A scratch folder that replaces `folder` atomically when the block succeeds.
 
-    Two processes that do this at once write the same content (a part depends on its specification alone): one of them stays.
-    What a killed process leaves begins with a dot and ends in .tmp, and is never read.
+    Two processes that do this at once write the same content (a part depends on its specification alone): one result stays.
+    Leftovers of a killed process begin with a dot and end in .tmp, and are never read.
     """
     building = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
     old = building / "old"
@@ -98,9 +98,9 @@ def write_folder(
     facts_name: str,
     raw: dict[str, np.ndarray] | None = None,
 ) -> None:
-    """A folder of arrays that appears whole, by rename; one that is there from an interrupted run gives way.
+    """Write a folder of arrays that appears whole, by rename; one left by an interrupted run is replaced.
 
-    ``raw``: files of bytes alone, by their full names, for libraries that map a file themselves.
+    ``raw``: files of raw bytes by full name, for libraries that map a file themselves.
     """
     with new_folder(folder) as building:
         for name, array in arrays.items():
@@ -114,7 +114,7 @@ def write_folder(
 
 
 def order_by_id(ids: pa.LargeStringArray) -> tuple[pa.LargeStringArray, np.ndarray]:
-    """The ids in the order of code points, and which of the given ones each is; an id that comes twice is refused."""
+    """The ids sorted by code points, and the original position of each; a repeated id is refused."""
     order = pc.array_sort_indices(ids).to_numpy().astype(np.int64)
     ordered = ids.take(pa.array(order))
     if len(ordered) > 1:
@@ -125,9 +125,9 @@ def order_by_id(ids: pa.LargeStringArray) -> tuple[pa.LargeStringArray, np.ndarr
 
 
 def refuse_repeated_ids(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> None:
-    """Of shards whose own ids are distinct and sorted: no id in two new ones, nor in a new one and an old one.
+    """Refuse an id that is in two new shards, or in a new and an old one; each shard's ids are distinct and sorted.
 
-    Shards that were cut from one table, whose ids do not overlap, are not looked into.
+    Shards with disjoint id ranges, as when cut from one table, are not compared.
     """
     if not new or _lie_apart([*old, *new]):
         return
@@ -145,7 +145,7 @@ def refuse_repeated_ids(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> Non
 
 
 def _lie_apart(shards: Sequence[pa.Array]) -> bool:
-    """Whether all ids of each shard, which are sorted, come before or after those of every other."""
+    """Whether the id ranges of the shards, each sorted, are disjoint."""
     ends = sorted((ids[0].as_py(), ids[-1].as_py()) for ids in shards if len(ids))
     return all(last < first for (_, last), (first, _) in pairwise(ends))
 
@@ -154,7 +154,7 @@ def _lie_apart(shards: Sequence[pa.Array]) -> bool:
 
 
 def read_facts(path: Path, kind: str, format: int) -> dict[str, Any]:
-    """What index.json or shard.json of an index of this kind says."""
+    """The contents of index.json or shard.json of an index of this kind."""
     if not path.exists():
         raise InputError(f"no {kind} index at {path.parent}: {path.name} is not there; build one with: raydist index")
     facts = json.loads(path.read_text())
@@ -165,7 +165,7 @@ def read_facts(path: Path, kind: str, format: int) -> dict[str, Any]:
 
 
 def put_in_force(folder: Path, facts: dict[str, Any]) -> None:
-    """Write index.json, by rename."""
+    """Replace index.json atomically."""
     building = folder / f".index.json.{uuid.uuid4().hex}.tmp"
     building.write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
     building.replace(folder / "index.json")
@@ -174,27 +174,27 @@ def put_in_force(folder: Path, facts: dict[str, Any]) -> None:
 def build_shards(
     folder: Path, rows: int, shards: int, build: Callable[[Path, slice], None], publish: Callable[[list[str]], None]
 ) -> None:
-    """A whole index from rows at hand: ``build`` writes a shard of some rows, ``publish`` puts the named shards in force."""
+    """Build an index from all its rows: ``build`` writes a shard of some rows, ``publish`` activates the named shards."""
     bounds = [rows * at // shards for at in range(shards + 1)]
     names = [f"shard-{at:05d}" for at in range(shards)]
     (folder / "index.json").unlink(missing_ok=True)
     for name, start, end in zip(names, bounds, bounds[1:]):
         build(folder / name, slice(start, end))
     publish(names)
-    for old in folder.glob("shard-?????"):  # of an index that was here before
+    for old in folder.glob("shard-?????"):  # of a previous index
         if old.name not in names:
             shutil.rmtree(old)
 
 
 class OpenShards:
-    """Shards open for search: their rows are numbered one shard after the other."""
+    """Shards open for search, their rows numbered across shards."""
 
     def __init__(self, ids: Iterable[pa.LargeStringArray]) -> None:
         self._shard_ids = list(ids)
         self.first_row = np.cumsum([0, *map(len, self._shard_ids)])
 
     def sentence_ids(self, rows: np.ndarray) -> list[str]:
-        """The ids of rows that ``search`` gave (none of them -1)."""
+        """The ids of rows that ``search`` returned (none of them -1)."""
         return self._ids(np.asarray(rows).ravel()).to_pylist()
 
     def _ids(self, rows: np.ndarray) -> pa.Array:

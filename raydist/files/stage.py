@@ -1,8 +1,8 @@
-"""Stages: results known by what they are made from, and made part by part.
+"""Stages: results identified by their inputs, and made part by part.
 
-A stage is a frozen dataclass. Its fields are its identity, its version and the making of its parts stand beside them, and the
-object itself is all that crosses to a worker. A part is a pure function of (stage, number): it does not depend on workers,
-blocks or nodes. A part is whole when it has its name, a stage when its manifest, written last, says so.
+A stage is a frozen dataclass. Its fields and its version are its identity, its methods make its parts, and the object itself is
+all that a worker receives. A part is a pure function of (stage, number): it does not depend on workers, blocks or nodes. A part
+is whole once it has its name, a stage once its manifest, written last, exists.
 
     <storage>/stages/NAME-FINGERPRINT/   part-00000.parquet (results) or .arrow (IPC, memory-mapped), beside it other tables
                                          of the same number, and manifest.json
@@ -27,18 +27,18 @@ from raydist.files.storage import Storage, fingerprint, read_parquet
 
 T = TypeVar("T")
 
-# metadata of a field: no part of the identity, since it only saves work or says where things are
+# field metadata: not part of the identity, since the field only saves work or holds a location
 ASIDE = {"aside": True}
-# a field that came with a later version: at its default, the identity leaves it out, and earlier results keep their name
+# a field added in a later version: at its default, the identity omits it, so earlier results keep their name
 LATER = {"later": True}
 
 
-# --- what a stage makes ----------------------------------------------------------------------------------------------
+# --- parts and manifests ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one part consists of."""
+    """The contents of one part."""
 
     table: pa.Table
     beside: Mapping[str, pa.Table] = field(default_factory=dict)  # other tables of the same number, by name
@@ -52,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Line:
-    """A part as the manifest has it."""
+    """A part's entry in the manifest."""
 
     name: str
     rows: int
@@ -63,7 +63,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a whole stage holds."""
+    """The list of a whole stage's parts, with its identity."""
 
     name: str
     fingerprint: str
@@ -77,7 +77,7 @@ class Manifest:
 
 
 class Worker:
-    """A process that makes parts: its threads, and what it opened last. It serves many stages, and models are large."""
+    """A process that makes parts: its threads, and the stage and model it opened last, since models are large."""
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
@@ -87,12 +87,12 @@ class Worker:
     def opened(self, stage: Stage) -> Callable[[Any], Any]:
         """`stage.open`, once for parts of the same stage in a row."""
         if self._stage[0] != stage:
-            self._stage = (None, None)  # what it held goes before another comes
+            self._stage = (None, None)  # free the old one before opening another
             self._stage = (stage, stage.open(self))
         return self._stage[1]
 
     def keep(self, build: Callable[..., T], *key: Any) -> T:
-        """`build(*key)`, once for equal keys in a row: for what several stages share, such as a model."""
+        """`build(*key)`, once for equal keys in a row: for objects that stages share, such as a model."""
         wanted = (build, key)
         if self._kept[0] != wanted:
             self._kept = (None, None)
@@ -105,32 +105,32 @@ class Worker:
 
 @dataclass(frozen=True)
 class Stage:
-    """Results that depend on nothing but the fields (and the version) of this object."""
+    """Results that depend only on the fields (and the version) of this object."""
 
     name: ClassVar[str]  # of its folders
-    version: ClassVar[int] = 1  # raise when the output changes: older results are then not taken for current ones
+    version: ClassVar[int] = 1  # raise when the output changes, so that older results are not reused
     kind: ClassVar[str] = "parquet"  # or "arrow"
-    uses_model: ClassVar[bool] = False  # its parts are made by a model, on a device where there is one
+    uses_model: ClassVar[bool] = False  # a model makes its parts, on a device if available
 
     @property
     def parts(self) -> int:
-        """How many parts there are."""
+        """The number of parts."""
         raise NotImplementedError
 
     def read(self, number: int) -> Any:
-        """What a part is made from, on any CPU."""
+        """Read a part's input, on any CPU."""
         return number
 
     def open(self, worker: Worker) -> Callable[[Any], Any]:
-        """What makes a part from what was read; on the device, where there is one. Opened once per worker."""
+        """The function from a part's input to its contents, run on the device if there is one. Opened once per worker."""
         raise NotImplementedError
 
     def store(self, made: Any, number: int, folder: Storage) -> Part:
-        """The part from what was made, on any CPU. Files that are no tables are written into the stage's folder here."""
+        """Turn the contents into a part, on any CPU. Files that are not tables are written to the stage's folder here."""
         return made
 
     def finish(self, folder: Storage, lines: list[Line]) -> list[Line]:
-        """When all parts are there, before the manifest: what needs to see them together."""
+        """Do the work that needs all parts, before the manifest is written."""
         return lines
 
     @property
@@ -143,12 +143,12 @@ class Stage:
 
     @property
     def folder(self) -> str:
-        """Inside a storage."""
+        """The path inside a storage."""
         return f"stages/{self.name}-{self.fingerprint}"
 
 
 def plain_fields(owner: Any) -> dict[str, Any]:
-    """The fields of a dataclass as the identity has them."""
+    """The fields of a dataclass, as part of an identity."""
 
     def counts(item: dataclasses.Field) -> bool:
         is_default = item.metadata.get("later") and getattr(owner, item.name) == item.default
@@ -158,7 +158,7 @@ def plain_fields(owner: Any) -> dict[str, Any]:
 
 
 def known_by(value: Any) -> Any:
-    """A field's value as the identity has it: plain, and independent of where things are."""
+    """A field's value as part of an identity: plain, and independent of locations."""
     if hasattr(value, "known_by"):
         return value.known_by
     if dataclasses.is_dataclass(value):
@@ -172,7 +172,7 @@ def known_by(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Made:
-    """A stage that is whole: by its fingerprint where it is an input of another, by its folder where it is read."""
+    """A whole stage: its fingerprint identifies it as an input, its folder is where it is read."""
 
     folder: Storage
     name: str
@@ -184,7 +184,7 @@ class Made:
         return self.fingerprint
 
     def __getstate__(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(self)}  # the manifest is read where it is needed
+        return {item.name: getattr(self, item.name) for item in fields(self)}  # without the manifest, which is read on demand
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -235,7 +235,7 @@ def part_name(number: int, kind: str) -> str:
 
 
 def write_part(folder: Storage, name: str, part: Part) -> Line:
-    """Write a part; other tables first: the part's name is what says that all is there."""
+    """Write a part, other tables first: the part's own file marks it as complete."""
     for title, table in part.beside.items():
         beside = name.replace("part-", f"{title}-").rpartition(".")[0] + ".parquet"
         folder.write_bytes(beside, encode_table(table, "parquet", {}, part.row_group))
@@ -245,7 +245,7 @@ def write_part(folder: Storage, name: str, part: Part) -> Line:
 
 
 def encode_table(table: pa.Table, kind: str, info: Mapping[str, Any], row_group: int | None = None) -> bytes:
-    """A part file's bytes. `info` travels in the schema, so that a manifest can be made again from the parts alone."""
+    """A part file's bytes. The schema holds `info`, so that a manifest can be rebuilt from the parts alone."""
     table = table.replace_schema_metadata({"raydist": json.dumps(info, sort_keys=True)})
     sink = io.BytesIO()
     if kind == "parquet":
@@ -266,7 +266,7 @@ def describe_part(name: str, content: bytes) -> Line:
         reader = pa.ipc.open_file(content)
         rows, metadata = reader.read_all().num_rows, reader.schema.metadata
     info = json.loads((metadata or {}).get(b"raydist", b"{}"))
-    rows = info.get("rows", rows)  # of files beside it, where it counts those
+    rows = info.get("rows", rows)  # of files beside it, if `info` counts those
     return Line(name, rows, len(content), checksum(content), info)
 
 
@@ -280,15 +280,15 @@ def read_manifest(folder: Storage) -> Manifest:
 
 
 def write_manifest(folder: Storage, stage: Stage, lines: Sequence[Line], seconds: float) -> Manifest:
-    """From now on the stage is whole."""
+    """Write the manifest, which makes the stage whole."""
     manifest = Manifest(stage.name, stage.fingerprint, stage.identity, list(lines), round(seconds, 3))
     folder.write_json(MANIFEST, dataclasses.asdict(manifest))
     return manifest
 
 
 def whole_manifest(folder: Storage) -> Manifest | None:
-    """The manifest of a whole stage: every part it names has its size, and its checksum where it was not written before the
-    manifest. (Bytes that a disk alters without a write are not noticed: all would have to be read.)
+    """The manifest of a whole stage: all listed parts have the right size and, if not older than the manifest, the right
+    checksum. (Bytes corrupted on disk without a write go unnoticed: detecting them would mean reading everything.)
     """
     files = folder.files()
     if MANIFEST not in files:
@@ -309,7 +309,7 @@ def whole_manifest(folder: Storage) -> Manifest | None:
 
 @dataclass(frozen=True)
 class Job:
-    """A stage, the folder that it is made in, and the numbers of the parts that are missing."""
+    """A stage, its folder, and the numbers of its missing parts."""
 
     stage: Stage
     folder: Storage
@@ -320,5 +320,5 @@ class Executor(Protocol):
     """Makes parts: with Ray Data on a cluster, or in this process."""
 
     def lines(self, jobs: Sequence[Job]) -> Iterator[tuple[int, int, Line]]:
-        """(place of the job, number of the part, its line) as parts become whole, in any order."""
+        """(position of the job, number of the part, its line) as parts are completed, in any order."""
         ...

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, on a disk or an object store: written beside and renamed on a disk, one put on a store."""
+"""Files that are whole or absent: written beside and renamed on a disk, sent in one put to an object store."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ FETCH_BYTES = 16 << 20  # of a remote file in one request
 
 
 class StorageError(Failure):
-    """Writing failed: the disk is full, or the store refuses. What was whole before still is."""
+    """Writing failed: the disk is full, or the store refused. Files that were whole before still are."""
 
 
 @contextlib.contextmanager
 def writing_to(path: str | Path) -> Iterator[None]:
-    """A failure to write within says what to do."""
+    """Turn a write failure in the block into a StorageError with advice."""
     try:
         yield
     except OSError as error:
@@ -59,7 +59,7 @@ class Storage:
         if "://" not in self.uri:
             return pafs.LocalFileSystem(), str(Path(self.uri).expanduser().absolute())
         uri = self.uri
-        if uri.startswith("s3://") and "allow_delayed_open=" not in uri:  # what is small goes in one put, not in three requests
+        if uri.startswith("s3://") and "allow_delayed_open=" not in uri:  # small files take one put, not three requests
             uri += ("&" if "?" in uri else "?") + "allow_delayed_open=true"
         try:
             return pafs.FileSystem.from_uri(uri)
@@ -90,19 +90,19 @@ class Storage:
         return self._opened[0].get_file_info(self.path(name)).type != pafs.FileType.NotFound
 
     def files(self, folder: str = "") -> dict[str, pafs.FileInfo]:
-        """The files directly in a folder by name; empty where there is no such folder."""
+        """The files directly in a folder, by name; empty if the folder does not exist."""
         infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), allow_not_found=True))
         return {info.base_name: info for info in infos if info.type == pafs.FileType.File}
 
     def tree(self) -> list[pafs.FileInfo]:
-        """All that is in this folder and below; empty where there is no such folder."""
+        """Everything in this folder, recursively; empty if it does not exist."""
         return self._opened[0].get_file_info(pafs.FileSelector(self.path(), recursive=True, allow_not_found=True))
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         return {name: info.size for name, info in self.files(folder).items()}
 
     def newest(self, folder: str = "") -> float:
-        """When a file directly in a folder was last written, in seconds since 1970; 0 where there is none."""
+        """The latest write time of a file directly in a folder, in seconds since 1970; 0 if there is none."""
         infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), allow_not_found=True))
         return max((info.mtime_ns / 1e9 for info in infos if info.type == pafs.FileType.File and info.mtime_ns), default=0.0)
 
@@ -122,10 +122,10 @@ class Storage:
 
     @contextlib.contextmanager
     def _new_file(self, name: str) -> Iterator[str]:
-        """The path of a file that is to be written, its folder made; a failure within says what to do."""
+        """The path of a file to write, after its folder is made; write failures become StorageErrors."""
         path = self.path(name)
         with writing_to(path):
-            if self._opened[0].type_name != "s3":  # whose folders are nothing but names
+            if self._opened[0].type_name != "s3":  # folders there are only names
                 self._opened[0].create_dir(posixpath.dirname(path), recursive=True)
             yield path
 
@@ -140,7 +140,7 @@ class Storage:
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
-        """A file to write to, for what is too large for memory: it appears, whole, when the block has ended well."""
+        """A file to write, for content too large for memory: it appears, whole, when the block succeeds."""
         with self._new_file(name) as path:
             if not self.is_local:
                 with tempfile.TemporaryFile() as spool:
@@ -173,8 +173,8 @@ class Storage:
             filesystem.delete_file(path)
 
     def upload(self, folder: Path, name: str, last: str = "config.json") -> None:
-        """Copy a local folder here, in place of an old one. On a disk it appears whole, by rename; elsewhere its file of the
-        name `last` is what says that all is there.
+        """Copy a local folder here, replacing an old one. On a disk it appears whole, by rename; elsewhere the file named
+        `last` is written last and marks it as complete.
         """
         if not self.is_local:
             files = [path for path in folder.rglob("*") if path.is_file()]
@@ -193,14 +193,14 @@ class Storage:
         if self.is_local:
             return Path(self.path(folder))
         infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), recursive=True))
-        seen = sorted((info.path, info.size, info.mtime_ns) for info in infos)  # another content is another copy
+        seen = sorted((info.path, info.size, info.mtime_ns) for info in infos)  # changed content gets a new copy
         key = hashlib.blake2b(f"{self.uri}/{folder} {seen}".encode(), digest_size=8).hexdigest()
         target = (
             Path(os.environ.get("RAYDIST_CACHE", Path.home() / ".cache" / "raydist")) / f"{posixpath.basename(folder)}-{key}"
         )
         if not target.exists():
             beside = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
-            beside.mkdir(parents=True)  # copy_files makes folders below it, but not itself
+            beside.mkdir(parents=True)  # copy_files makes only the folders below it
             try:
                 pafs.copy_files(self.path(folder), str(beside), source_filesystem=self._opened[0], chunk_size=FETCH_BYTES)
                 beside.rename(target)
@@ -213,7 +213,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Place:
-    """Where any node finds a file or folder: a name inside a storage, or without one a path as it is."""
+    """The location of a file or folder, valid on any node: a name inside a storage, or a plain path without one."""
 
     name: str
     storage: str = ""
@@ -224,12 +224,12 @@ class Place:
 
     @property
     def shown(self) -> str | None:
-        """A name that is the same on all nodes; None where the path on this node is one."""
+        """A name that is the same on all nodes; None if the path on this node already is."""
         return Storage(self.storage).path(self.name) if self.storage else None
 
 
 def has_model(run: Storage, name: str = "model") -> bool:
-    """Whether a run has a whole model: one folder, or two towers. config.json is what is written last."""
+    """Whether a run has a whole model: one folder, or two towers. config.json is written last."""
     towers = [f"{name}/{tower}/config.json" for tower in ("query", "answer")]
     return run.exists(f"{name}/config.json") or all(run.exists(file) for file in towers)
 
@@ -244,13 +244,13 @@ def fingerprint(value: Any) -> str:
 
 
 def file_digest(path: str | Path) -> str:
-    """Of a file's bytes, whatever its name."""
+    """Digest of a file's bytes, independent of its name."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def folder_digest(folder: str | Path) -> str:
-    """Of all files in a folder and below: names and bytes."""
+    """Digest of all files in a folder, recursively: names and bytes."""
     files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
     return fingerprint({path.relative_to(folder).as_posix(): file_digest(path) for path in files})
 
@@ -264,7 +264,7 @@ def read_parquet(storage: Storage, name: str, columns: Iterable[str] | None = No
 
 
 def read_rows(storage: Storage, name: str, first: int, last: int) -> pa.Table:
-    """Rows first..last of a Parquet file; of the others no more is read than shares a row group with them."""
+    """Rows first..last of a Parquet file; reads only the row groups that contain them."""
     with storage.open_input(name) as file:
         parquet = pq.ParquetFile(file)
         sizes = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
@@ -275,6 +275,6 @@ def read_rows(storage: Storage, name: str, first: int, last: int) -> pa.Table:
 
 
 def read_between(storage: Storage, name: str, column: str, least: str, greatest: str) -> pa.Table:
-    """Rows from one value of a column to another, both in; of a Parquet file that is sorted by it read as `read_rows` does."""
+    """Rows with a column value from `least` to `greatest`, both included; a sorted Parquet file is read like `read_rows`."""
     with storage.open_input(name) as file:
         return pq.read_table(file, filters=(pc.field(column) >= least) & (pc.field(column) <= greatest))

@@ -1,4 +1,4 @@
-"""The section about questions to documents: from a run to HTML, or to None where it has asked none.
+"""The section about questions to documents: HTML for a run, or None if it asked none.
 
 metrics.json          asking.SET.MEASURE, from 0 to 100 (``asking.evaluate.chain_scores``), and seconds for one question
 asking/SET.parquet    ASKED_SCHEMA
@@ -30,7 +30,7 @@ CURVE_POINTS = 200
 
 
 def asking(run: ReportedRun) -> Html | None:
-    """The whole chain of every set: answers, what was found, where the rest was lost, precision over answered share."""
+    """The whole chain for every set: answers, passages found, causes of losses, precision over answered share."""
     by_set = chain_measures(run.metrics)
     if not by_set:
         return None
@@ -92,7 +92,7 @@ def errors(by_set: dict[str, dict[str, Any]]) -> Html:
 
 
 def precision_curve(run: ReportedRun) -> Html | None:
-    """Of the surest answers, how many are right: over the share of questions that they are."""
+    """Precision of the surest answers, over their share of the questions."""
     curves = [(name, *surest_first(rows)) for name, rows in run.asked.items() if rows.num_rows]
     return line_plot("Right among the surest answers, %", curves, x_label="% of questions answered") if curves else None
 

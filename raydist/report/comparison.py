@@ -1,5 +1,5 @@
-"""The sections of a report about several runs: functions from the runs to HTML, or to None. The first run is the measure,
-and of runs that differ in their seed alone the first such group."""
+"""The sections of a report about several runs: functions from the runs to HTML or None. The first run is the baseline or, with
+runs that differ only in their seed, the first such group."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def overview(runs: Sequence[ReportedRun]) -> Html:
 
 
 def scores(runs: Sequence[ReportedRun]) -> Html | None:
-    """Scores side by side, with the difference from the first run and whether it could be chance."""
+    """Scores side by side, with the difference from the first run and its significance."""
     by_run = [run.scores() for run in runs]
     lines = [(name, measure) for name, found in by_set(by_run).items() for measure in main_measures(found)]
     places = range(1, len(runs))
@@ -77,13 +77,13 @@ def scores(runs: Sequence[ReportedRun]) -> Html | None:
 
 
 def by_set(by_run: Sequence[Mapping[str, dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """What every run scored on each set."""
+    """The scores of every run, by set."""
     names = dict.fromkeys(name for scored in by_run for name in scored)
     return {name: [scored.get(name, {}) for scored in by_run] for name in names}
 
 
 def difference(first: Any, other: Any, test: Comparison | None) -> Html | None:
-    """How far a run is from the first one; where both have their predictions, whether that could be chance."""
+    """The difference of a run from the first one; with predictions of both, also its significance."""
     if not is_number(first) or not is_number(other):
         return None
     return el(
@@ -99,23 +99,23 @@ def chance_of(test: Comparison) -> Html:
 
 
 def corrected(tests: Mapping[Any, Comparison | None]) -> dict[Any, Comparison]:
-    """The tests of a table that there are, with p corrected for how many."""
+    """The existing tests of a table, with p corrected for their number."""
     known = {key: test for key, test in tests.items() if test}
     p_values = holm([test.p_value for test in known.values()])
     return {key: replace(test, p_value=p) for (key, test), p in zip(known.items(), p_values)}
 
 
 def paired_test(first: Sequence[ReportedRun], other: Sequence[ReportedRun], test_set: str, measure: str) -> Comparison | None:
-    """Two groups of runs on the questions that all of them answered: over seeds, then questions.
+    """Compare two groups of runs on the questions that all of them answered: over seeds, then questions.
 
-    None where a run has no predictions, or the measure is not one of single questions.
+    None if a run has no predictions, or the measure is not one of single questions.
     """
     by_run = [question_scores(run, test_set, measure) for run in (*first, *other)]
     return paired_groups(by_run, len(first), "original questions" if measure.startswith("addsent_") else "questions")
 
 
 def paired_groups(by_run: Sequence[dict[str, float]], first: int, kind: str = "questions") -> Comparison | None:
-    """The ``first`` runs against the others by their scores of the questions that all have; None where there is none."""
+    """Compare the ``first`` runs with the others on the questions that all have; None if there are none."""
     shared = [id for id in by_run[0] if all(id in scores for scores in by_run)]
     if not shared:
         return None
@@ -124,7 +124,7 @@ def paired_groups(by_run: Sequence[dict[str, float]], first: int, kind: str = "q
 
 
 def question_scores(run: ReportedRun, test_set: str, measure: str) -> dict[str, float]:
-    """Score by question from the run's predictions; of an adversarial set by original question, that of its worst copy."""
+    """Score by question from the run's predictions; for adversarial sets by original question, its worst copy's."""
     rows = run.evaluations.get(test_set)
     kind = measure.removeprefix("addsent_")
     if rows is None or kind not in ("f1", "em"):
@@ -143,7 +143,7 @@ class Group(NamedTuple):
     runs: list[ReportedRun]
 
     def values(self, test_set: str, measure: str) -> dict[str, float]:
-        """A score by seed, of the runs that have it; a seed that comes again bears its run's name."""
+        """A score by seed, for the runs that have it; a repeated seed carries its run's name."""
         found: dict[str, float] = {}
         for run in self.runs:
             value = run.scores().get(test_set, {}).get(measure)
@@ -154,7 +154,7 @@ class Group(NamedTuple):
 
 
 def seed_groups(runs: Sequence[ReportedRun]) -> list[Group]:
-    """The runs by all settings that change a result, but for the seed; in the order of their first runs."""
+    """The runs grouped by all settings that change a result except the seed, in the order of their first runs."""
     by_settings: list[tuple[dict[str, Any], list[ReportedRun]]] = []
     for run in runs:
         own = {name: value for name, value in result_settings(run).items() if name != "seed"}
@@ -175,7 +175,7 @@ def result_settings(run: ReportedRun) -> dict[str, Any]:
 
 
 def group_name(names: Sequence[str]) -> str:
-    """What the names begin with: ``infomax`` for infomax_0 and infomax_1; all names where that is nothing."""
+    """The common prefix of the names: ``infomax`` for infomax_0 and infomax_1; all names if it is empty."""
     if len(names) == 1:
         return names[0]
     end = next((i for i, letters in enumerate(zip(*names)) if len(set(letters)) > 1), min(map(len, names)))
@@ -184,7 +184,7 @@ def group_name(names: Sequence[str]) -> str:
 
 
 def over_seeds(runs: Sequence[ReportedRun]) -> Html | None:
-    """Mean, deviation and maximum over seeds, every seed, and how far each group is from the first one."""
+    """Mean, deviation and maximum over seeds, every seed, and each group's difference from the first."""
     groups = seed_groups(runs)
     if not any(len({run.setting("seed") for run in group.runs}) > 1 for group in groups):
         return None
@@ -231,14 +231,14 @@ def seed_row(groups: Sequence[Group], values: Sequence[dict[str, float]], place:
 
 
 def beside_published(runs: Sequence[ReportedRun]) -> Html | None:
-    """Mean, deviation and maximum of each group of runs beside the published numbers, and where its setting differs."""
+    """Mean, deviation and maximum of each group of runs beside the published numbers, and differing settings."""
     parts = [published(group.runs, group.name) for group in seed_groups(runs) if group.runs[0].config]
     shown = [part for part in parts if part]
     return join(shown) if shown else None
 
 
 def retrieval(runs: Sequence[ReportedRun]) -> Html | None:
-    """Retrieval metrics of every method: a value for each group of runs, and its deviation where it has several seeds."""
+    """Retrieval metrics of every method: a value for each group of runs, with its deviation over several seeds."""
     groups = seed_groups(runs)
     found = [[scores_by_set(run) for run in group.runs] for group in groups]
     parts: list[Html] = []
@@ -277,7 +277,7 @@ def retrieval(runs: Sequence[ReportedRun]) -> Html | None:
 def paired_ranking(
     first: Sequence[ReportedRun], other: Sequence[ReportedRun], test_set: str, method: str, metric: str
 ) -> Comparison | None:
-    """A method of two groups of runs, in per cent; None where a run has no values of single questions, or all are the same."""
+    """Compare a method between two groups of runs, in per cent; None if a run lacks values per question, or all are equal."""
     if metric not in RANKED_SCHEMA.names:
         return None
     by_run = []
@@ -303,7 +303,7 @@ def curves(runs: Sequence[ReportedRun]) -> Html | None:
 
 
 def disagreements(runs: Sequence[ReportedRun]) -> Html | None:
-    """Questions that the first run answers and another does not, and the other way round."""
+    """Questions that the first run answers correctly and another does not, and vice versa."""
     counts, examples = [], []
     for place, run in enumerate(runs[1:], 1):
         for test_set in (name for name in runs[0].evaluations if name in run.evaluations):

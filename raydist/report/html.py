@@ -1,4 +1,4 @@
-"""``report.html``: one file that needs nothing else, no script among it."""
+"""``report.html``: one self-contained file without scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raydist.report.runs import load_runs
 from raydist.report.same_sets import part_sets
 from raydist.report.sections import SECTIONS
 
-# A browser is told to run and fetch nothing, should ever a piece of data get through as markup.
+# Keeps the browser from running or fetching anything, should data ever get through as markup.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 CSS = """
@@ -101,13 +101,13 @@ CSS += "\n".join(f".c{place} {{ background: {colour}; }}" for place, colour in e
 
 
 def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the report on one run, or on several side by side, and return its place (default: in the first run)."""
+    """Write the report on one run, or on several side by side, and return its path (default: in the first run)."""
     loaded = load_runs(runs)
     out = out or runs[0] / "report.html"
     if len(loaded) == 1:
         title = loaded[0].name
         sections = [(heading, make(loaded[0])) for heading, make in SECTIONS]
-    elif len({run.config.get("task", "reader") for run in loaded}) > 1:  # nothing to compare: one after the other
+    elif len({run.config.get("task", "reader") for run in loaded}) > 1:  # not comparable: one after the other
         title = " · ".join(run.name for run in loaded)
         sections = [(f"{run.name}: {heading.lower()}", make(run)) for run in loaded for heading, make in SECTIONS]
     else:
@@ -118,7 +118,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def write_page(out: Path, title: str, sections: Sequence[tuple[str, Html | None]]) -> Path:
-    """Write a document of the sections that have something to show."""
+    """Write a document of the non-empty sections."""
     text = page(title, [(heading, section) for heading, section in sections if section])
     Storage(str(out.parent)).write_bytes(out.name, text.encode("utf-8", "replace"))
     return out

@@ -10,14 +10,14 @@ from typing import NamedTuple, TypeGuard
 
 from raydist.terminal import duration
 
-LONG_PASSAGE = 2000  # characters; a longer passage is shown around its marks alone
+LONG_PASSAGE = 2000  # characters; a longer passage is shown only around its marks
 AROUND_A_MARK = 300
 GOLD, PREDICTED, SHOWN = 1, 2, 4
 MARKS = {GOLD: "gold", PREDICTED: "predicted", GOLD | PREDICTED: "both"}
 
 
 class Html(str):
-    """Text that is markup already."""
+    """Text that already is markup."""
 
 
 def el(name: str, *children: object, **attributes: object) -> Html:
@@ -37,7 +37,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def number(value: object) -> str:
-    """A number as people write it, by its size; a dash for nothing; anything else as it is."""
+    """A number formatted by its size; a dash for None; anything else unchanged."""
     if not is_number(value):
         return "–" if value is None else str(value)
     if isinstance(value, int):
@@ -48,12 +48,12 @@ def number(value: object) -> str:
 
 
 def took(seconds: object) -> str:
-    """How long something took, where that is known."""
+    """A duration, if known."""
     return duration(seconds) if is_number(seconds) else "–"
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]], **attributes: object) -> Html:
-    """A table that scrolls sideways where it is too wide; a row's first cell is its heading, numbers stand right."""
+    """A table that scrolls sideways if too wide; a row's first cell is its heading, numbers are aligned right."""
 
     def cell(value: object, first: bool) -> Html:
         kind = "n" if is_number(value) else None
@@ -65,17 +65,17 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], **attributes
 
 
 def swatch(place: int) -> Html:
-    """A drop of the colour that stands for series ``place``."""
+    """A swatch in the colour of series ``place``."""
     return el("i", class_=f"swatch c{place % 6}")
 
 
 def legend(labels: Sequence[str]) -> Html | None:
-    """Which colour is what; nothing where there is one series only."""
+    """The colours of the series; None for a single series."""
     return el("p", *(el("span", swatch(i), label) for i, label in enumerate(labels)), class_="legend") if labels[1:] else None
 
 
 class Bar(NamedTuple):
-    """A mean on the scale 0 to 100, how many questions it is of (0: not known), and half the width of its interval."""
+    """A mean from 0 to 100, its number of questions (0: unknown), and half the width of its interval."""
 
     mean: float
     questions: int
@@ -99,7 +99,7 @@ def bars(rows: Iterable[tuple[object, Sequence[Bar | None]]]) -> Html:
 
 
 def find_answers(context: str, answers: Iterable[str]) -> list[tuple[int, int]]:
-    """Every place of every answer in the passage: as whole words, or anywhere where it is nowhere a whole word."""
+    """Every occurrence of every answer in the passage: as whole words or, failing that, anywhere."""
     places: set[tuple[int, int]] = set()
     for answer in {text for text in answers if text.strip()}:
         literal = re.escape(answer)
@@ -109,11 +109,11 @@ def find_answers(context: str, answers: Iterable[str]) -> list[tuple[int, int]]:
 
 
 def mark_passage(context: str, answers: Iterable[str], prediction: str, start: int) -> Html:
-    """The passage with right answers and the prediction marked; they may overlap. Long ones are cut to what is marked."""
+    """The passage with right answers and the prediction marked; they may overlap. A long one is cut to its marks."""
     gold, predicted = find_answers(context, answers), [(start, start + len(prediction))]
-    if start < 0 or not context.startswith(prediction, start):  # from a file that gives no places
+    if start < 0 or not context.startswith(prediction, start):  # from a file without positions
         predicted = find_answers(context, [prediction])
-    state = bytearray(len(context))  # of each character: whether it is shown, and how it is marked
+    state = bytearray(len(context))  # per character: whether it is shown, and its marks
     for begin, end in [*predicted[:1], *gold[:3]] or [(0, LONG_PASSAGE)]:
         low, high = max(0, begin - AROUND_A_MARK), end + AROUND_A_MARK
         if len(context) <= LONG_PASSAGE:

@@ -1,4 +1,4 @@
-"""Sections about mining and retrieval: functions from a run to HTML, or to None where their files are not there.
+"""Sections about mining and retrieval: functions from a run to HTML, or None if their files are missing.
 
 metrics.json                       retrieval.TESTSET.METHOD.METRIC, 0 to 1, with .low and .high where there are intervals, and
                                    .minus_OTHER (with .low, .high and .p) where a method is compared with another
@@ -65,7 +65,7 @@ def scores_by_set(run: ReportedRun) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def differences(run: ReportedRun, test_set: str) -> Html | None:
-    """How far methods are above others, paired over the questions."""
+    """Differences between methods, paired over the questions."""
     start = f"retrieval.{test_set}."
     found: dict[tuple[str, str], dict[str, dict[str, float]]] = defaultdict(dict)
     for key, value in run.metrics.items():
@@ -79,7 +79,7 @@ def differences(run: ReportedRun, test_set: str) -> Html | None:
     shown = [metric for metric in METRICS if any(metric in tests for tests in found.values())]
     tests = [test for by_metric in found.values() for test in by_metric.values() if "p" in test]
     for test, p_value in zip(tests, holm([test["p"] for test in tests])):
-        test["p"] = p_value  # those in metrics.json are of single tests
+        test["p"] = p_value  # metrics.json has those of single tests
     rows = []
     for method, other in sorted(found, key=lambda pair: [ordered([*METHODS, *pair]).index(of) for of in reversed(pair)]):
         cells = [gap(found[method, other].get(metric, {})) for metric in shown]
@@ -97,7 +97,7 @@ def gap(test: dict[str, float]) -> Html | None:
 
 
 def ordered(methods: Iterable[str]) -> list[str]:
-    """Each method once: ours as METHODS has them, then the others."""
+    """The distinct methods: ours in the order of METHODS, then the others."""
     found = dict.fromkeys(methods)
     return [method for method in METHODS if method in found] + [method for method in found if method not in METHODS]
 
@@ -127,13 +127,13 @@ def retrieval(run: ReportedRun) -> Html | None:
 
 
 def mined_pairs(run: ReportedRun) -> Html | None:
-    """How many pairs each threshold keeps, and some of those that were kept and rejected."""
+    """The number of pairs kept by each threshold, and examples of kept and rejected pairs."""
     parts = [part for part in (yield_plot(run), truth(run), mined_examples(run)) if part]
     return join(parts) if parts else None
 
 
 def yield_plot(run: ReportedRun) -> Html | None:
-    """Pairs over the threshold, and what the one in force keeps."""
+    """Pairs over the threshold, and the number kept by the current one."""
     points = [point for point in listed(run.mined.get("points")) if is_number(point.get("threshold"))]
     if not points:
         return None
@@ -150,7 +150,7 @@ def yield_plot(run: ReportedRun) -> Html | None:
 
 
 def truth(run: ReportedRun) -> Html | None:
-    """How many of the kept pairs are right, where that is known."""
+    """The share of kept pairs that are right, if known."""
     right, answers, kept = (run.metrics.get(f"mining.{name}") for name in ("right", "answers", "silver"))
     if not is_number(right) or not is_number(answers) or not is_number(kept):
         return None
@@ -198,7 +198,7 @@ def pair_card(row: dict[str, Any]) -> Html:
 
 
 def cross_encoder(run: ReportedRun) -> Html | None:
-    """How well the cross-encoder separates answers from other sentences, and whether its p is calibrated."""
+    """The cross-encoder's separation of answers from other sentences, and the calibration of its p."""
     rows = [
         [NAMES.get(name, measure_name(name).capitalize().replace("_", " ")), 100 * value if name in PER_CENT else value]
         for name, value in run.cross_encoder.items()
@@ -216,7 +216,7 @@ def cross_encoder(run: ReportedRun) -> Html | None:
 
 
 def negatives(run: ReportedRun) -> Html | None:
-    """Which sources the negatives were to come from, and which they came from."""
+    """The requested and the actual sources of negatives."""
     found = {
         tuple(name.removeprefix(NEGATIVES).split(".")): int(value)
         for name, value in run.cross_encoder.items()
@@ -230,7 +230,7 @@ def negatives(run: ReportedRun) -> Html | None:
 
 
 def reliability(run: ReportedRun) -> Html | None:
-    """Share of answers against p, before and after calibration; on the diagonal p is right."""
+    """Share of answers against p, before and after calibration; a calibrated p is on the diagonal."""
     curves: list[Curve] = []
     said = []
     for key, label in (("before", "as trained"), ("after", "with temperature"), ("platt", "with temperature and shift")):

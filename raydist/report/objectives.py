@@ -1,4 +1,4 @@
-"""Sections about the objectives that a reader was trained with. They show what was logged, whatever the config says."""
+"""Sections about a reader's training objectives. They show the logged values, whatever the config says."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from raydist.report.parts import figures
 from raydist.report.plots import Curve, cloud_plot, line_plot, path_plot, running_mean
 from raydist.report.runs import ReportedRun
 
-# Terms that the sections here draw; the general curves leave them out.
+# Terms drawn by these sections and left out of the general curves.
 DRAWN_HERE = ("infomax.", "pfa.", "hard_learning.", "answer_contrast")
 
 
 def infomax(run: ReportedRun) -> Html | None:
-    """The two bounds, and how often the discriminators are right."""
+    """The two bounds, and the accuracy of the discriminators."""
     parts = [part for part in ("local", "global") if len(run.series(f"loss.infomax.{part}")[0])]
     if not parts:
         return None
@@ -51,7 +51,7 @@ def pfa(run: ReportedRun) -> Html | None:
         return None
     task = next((key for key in ("loss.span", "loss.hard_learning") if len(run.series(key)[0])), "loss.span")
     hard = task == "loss.hard_learning"
-    # logged as start plus end loss, and the others as the reduction says: half of it where that is the mean
+    # logged as start plus end loss, the others by the configured reduction: half of it for the mean
     scale = 0.5 if hard and run.setting("objectives", "span", "reduction") != "sum" else 1.0
     label, steps, values = _curve(run, task, "clean (hard learning)" if hard else "clean")
     clean, changed = (label, steps, scale * values), _curve(run, "loss.pfa.perturbed_span", "perturbed")
@@ -108,7 +108,7 @@ def _clouds(trace: dict[str, Any]) -> Html | None:
 
 
 def n_best_gain(run: ReportedRun) -> Html | None:
-    """Hard learning and answer contrast: how often a right answer is among the k best, before and after."""
+    """Hard learning and answer contrast: the share of questions with a right answer among the k best, before and after."""
     plots = [
         line_plot(title, [curve for curve in curves if len(curve[1])], smooth=True, note=note)
         for title, curves, note in (
@@ -163,7 +163,7 @@ def _before_and_after(run: ReportedRun) -> Html | None:
 
 
 def _at_k(run: ReportedRun) -> dict[tuple[str, str], dict[int, float]]:
-    """em@k by (test set, language), the language empty where the whole set is meant."""
+    """em@k by (test set, language), with an empty language for the whole set."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for test_set, scored in run.scores().items():
         for measure, value in scored.items():

@@ -1,4 +1,4 @@
-"""What the report on one run and the one on several share: plots, bars and scores of any number of runs."""
+"""Parts shared by reports on one run and on several: plots, bars and scores of any number of runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LENGTHS = ((1, "1 word"), (2, "2 words"), (4, "3–4 words"), (8, "5–8 words")
 
 
 def figures(drawn: Iterable[Html | None]) -> Html | None:
-    """Figures side by side where there is room; None where there are none."""
+    """Figures side by side if there is room; None if there are none."""
     found = [figure for figure in drawn if figure]
     return el("div", *found, class_="figures") if found else None
 
 
 def loss_plots(runs: Sequence[ReportedRun], apart: tuple[str, ...] = ()) -> list[Html | None]:
-    """The total with what each term adds to it, then each term before its weight, but for terms that are drawn ``apart``."""
+    """The total loss and each term's contribution, then each unweighted term, except those drawn ``apart``."""
     terms = shared_keys(runs, lambda key: key.startswith("loss."))
     note = "faint: as logged; bold: running mean"
     total = over_runs(runs, "loss", "total")
@@ -41,7 +41,7 @@ def loss_plots(runs: Sequence[ReportedRun], apart: tuple[str, ...] = ()) -> list
 
 
 def score_plots(runs: Sequence[ReportedRun]) -> list[Html | None]:
-    """Scores during training: a figure for each set of one run, for each score of several."""
+    """Scores during training: a figure per set for one run, per score for several."""
     keys = list(dict.fromkeys(key for run in runs for key in run.score_keys()))
     if len(runs) > 1:
         return [line_plot(score_name(key), over_runs(runs, key, key)) for key in keys]
@@ -59,7 +59,7 @@ def other_plots(runs: Sequence[ReportedRun]) -> list[Html | None]:
 
 
 def over_runs(runs: Sequence[ReportedRun], key: str, label: str) -> list[Curve]:
-    """One curve for each run that logged ``key``; several runs go by their names, and an empty one keeps its colour."""
+    """One curve for each run that logged ``key``; several are labelled by name, and a run without values keeps its colour."""
     if len(runs) == 1:
         return [(label, *runs[0].series(key))] if len(runs[0].series(key)[0]) else []
     return [(run.name, *run.series(key)) for run in runs]
@@ -108,7 +108,7 @@ def length_bars(runs: Sequence[ReportedRun]) -> Html | None:
 
 
 def length_group(answers: Sequence[str] | None) -> str:
-    """Which bar a question belongs to."""
+    """The bar that a question belongs to."""
     words = min((len(text.split()) for text in answers or [] if text.split()), default=0)
     return next((label for most, label in LENGTHS if words <= most), "9 words or more") if words else "no answer"
 
@@ -118,13 +118,13 @@ def group_means(labels: Iterable[str | None], rows: pa.Table) -> dict[str, Bar]:
     f1_by_label: dict[str, list[float]] = defaultdict(list)
     for label, f1 in zip(labels, rows["f1"].to_pylist()):
         f1_by_label[label or "unknown"].append(f1)
-    # the standard error rests on the sample deviation, which one question does not have
+    # the standard error needs the sample deviation, undefined for one question
     errors = {label: np.std(f1, ddof=1) / len(f1) ** 0.5 if len(f1) > 1 else 0.0 for label, f1 in f1_by_label.items()}
     return {label: Bar(float(np.mean(f1)), len(f1), 1.96 * float(errors[label])) for label, f1 in f1_by_label.items()}
 
 
 def main_measures(found: Iterable[dict[str, Any]]) -> list[str]:
-    """F1 and EM, and whatever else has an interval and is no part of another."""
+    """F1 and EM, and other measures with an interval that are not part of another."""
     measures = [measure for scored in found for measure in scored]
     main = {m for m in measures if m in ("f1", "em")} | {m[:-4] for m in measures if m.endswith(".low") and "." not in m[:-4]}
     return sorted(main, key=lambda measure: (measure != "f1", measure != "em", measure))
@@ -152,12 +152,12 @@ def chance(low: float, high: float, p_value: float) -> Html:
 
 
 def drawing_key(id: str, language: str | None) -> bytes:
-    """Sorts questions at random, and always in the same way."""
+    """A sort key for a reproducible random order of questions."""
     return blake2b(f"{id}\0{language}".encode()).digest()
 
 
 def model_name(run: ReportedRun) -> str | None:
-    """The encoder; of another tool's answers the files that they are in."""
+    """The encoder or, for another tool's answers, their files."""
     if run.is_foreign:
         return f"another tool's answers: {', '.join(dict.fromkeys(run.setting('evaluate', 'predictions').values()))}"
     model = run.setting("model")

@@ -53,10 +53,10 @@ def line_plot(
     x_label: str = "step",
     x_ticks: Sequence[float] | None = None,
 ) -> Html | None:
-    """A figure of values over steps, all curves on one scale; None where there is no finite point to draw.
+    """A figure of values over steps, all curves on one scale; None without a finite point.
 
     With ``smooth``, a curve of many points is drawn faintly as logged and boldly as its running mean. ``x_ticks`` are for
-    values over something else than steps.
+    values over something other than steps.
     """
     if not any(np.isfinite(values).any() for _, _, values in curves):
         return None
@@ -91,7 +91,7 @@ def cloud_plot(
     ringed: np.ndarray,
     note: str | None = None,
 ) -> Html | None:
-    """Clouds of the same points in two dimensions, [N, 2] each; a faint line joins what is one point; some are ringed."""
+    """Clouds of the same points in two dimensions, [N, 2] each; faint lines join copies of a point; some are ringed."""
     if not clouds or not len(clouds[0][1]):
         return None
 
@@ -111,7 +111,7 @@ def cloud_plot(
 
 
 def path_plot(title: str, path: np.ndarray, *, labels: tuple[str, str], note: str | None = None) -> Html | None:
-    """One quantity against another as training went, [N, 2]: a line from its first point, a ring, to its last, a dot."""
+    """One quantity against another over training, [N, 2]: a line from the first point (a ring) to the last (a dot)."""
     path = path[np.isfinite(path).all(1)]
     if len(path) < 2:
         return None
@@ -181,7 +181,7 @@ def to_svg(figure: Figure, label: str) -> Html:
     """The figure as an ``<svg>`` element for this page: no date, no document head, no ids that two figures could share."""
     buffer = io.StringIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a glyph that matplotlib's own font lacks is drawn by the browser's
+        warnings.simplefilter("ignore")  # the browser's font draws glyphs that matplotlib's lacks
         logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
         figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = buffer.getvalue()

@@ -1,4 +1,4 @@
-"""A run directory as it is on disk: any part may be missing, since a report may be asked for while a run is going."""
+"""A run directory on disk: any part may be missing, since a report may be drawn while the run is in progress."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from raydist.errors import InputError
 from raydist.records import ASKED_SCHEMA, EVALUATION_SCHEMA, MINED_EXAMPLE_SCHEMA, RANKED_SCHEMA, REJECTED_SCHEMA
 
 OF_READERS = (None, "reader", "documents")  # tasks whose answers are spans
-NOT_SCORES = {"loss", "weighted", "rows"}  # first parts of step keys that speak of training
-NO_TEST_SETS = frozenset({"train", "retrieval", "asking"})  # first parts of keys in metrics.json that name no test set
+NOT_SCORES = {"loss", "weighted", "rows"}  # first parts of step keys about training
+NO_TEST_SETS = frozenset({"train", "retrieval", "asking"})  # first parts of keys in metrics.json that are not test sets
 OF_MINING = frozenset({"cross_encoder", "mining"})  # others, of a run that mines
 
 
 @dataclass
 class ReportedRun:
-    """What a run left behind. Scores are from 0 to 100."""
+    """The files of a run, loaded. Scores are from 0 to 100."""
 
     path: Path
     name: str
     config: dict[str, Any] = field(default_factory=dict)
     config_text: str = ""
     metrics: dict[str, Any] = field(default_factory=dict)
-    steps: list[dict[str, Any]] = field(default_factory=list)  # by step; of a step logged twice the later values
+    steps: list[dict[str, Any]] = field(default_factory=list)  # by step; a step logged twice has its later values
     last_step_at: datetime | None = None
     stages: list[dict[str, Any]] = field(default_factory=list)  # each with its title
     rejected: pa.Table | None = None
@@ -44,21 +44,21 @@ class ReportedRun:
     ranked: dict[str, pa.Table] = field(default_factory=dict)  # ranked/*.parquet by test set
     asked: dict[str, pa.Table] = field(default_factory=dict)  # asking/*.parquet by set
     mined: dict[str, Any] = field(default_factory=dict)  # mining/yield.json
-    overlap: list[str] = field(default_factory=list)  # overlap.json: what train or dev share with test sets, in words
+    overlap: list[str] = field(default_factory=list)  # overlap.json in words: train or dev shared with test sets
     mined_examples: pa.Table | None = None
     cross_encoder: dict[str, Any] = field(default_factory=dict)  # its scores
     reliability: dict[str, Any] = field(default_factory=dict)  # of its probabilities
-    apart: list[str] = field(default_factory=list)  # sets that are not those of the other runs of a report, in words
+    apart: list[str] = field(default_factory=list)  # sets that differ from those of other runs in the report, in words
     missing: list[str] = field(default_factory=list)  # not there yet
     damaged: list[str] = field(default_factory=list)  # there, but not readable
 
     @property
     def num_steps(self) -> Any:
-        """Of the whole training, else so far."""
+        """Steps of the whole training, else so far."""
         return self.metrics.get("train.steps", self.steps[-1]["step"] if self.steps else None)
 
     def series(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """The steps at which ``key`` was logged, and its values. A term that rests on no row in a step measured nothing."""
+        """The steps at which ``key`` was logged, and its values, without steps in which no row contributed to the term."""
         kind, _, term = key.partition(".")
         rows = f"rows.{term}" if kind in ("loss", "weighted") else ""
         known = [row for row in self.steps if isinstance(row.get(key), int | float) and row.get(rows) != 0]
@@ -93,7 +93,7 @@ class ReportedRun:
         return list(dict.fromkeys([*self.ranked, *named]))
 
     def rename_set(self, old: str, new: str) -> None:
-        """Call a test set otherwise, in all that is shown of it."""
+        """Rename a test set wherever it is shown."""
 
         def renamed(key: str) -> str:
             start = next((start for start in (f"{old}.", f"retrieval.{old}.") if key.startswith(start)), None)
@@ -106,15 +106,15 @@ class ReportedRun:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another tool's answers were scored, and no model of ours."""
+        """Whether another tool's answers were scored instead of a model of ours."""
         return bool(self.setting("evaluate", "predictions"))
 
     def rows_of(self, title: str) -> Any:
-        """How many rows a stage has; None where the run has no such stage."""
+        """The number of rows of a stage; None if the run has no such stage."""
         return next((stage.get("rows") for stage in self.stages if stage["title"] == title), None)
 
     def setting(self, *keys: str) -> Any:
-        """A value of the config, or None where a part of the way is missing."""
+        """A value of the config; None if any part of its path is missing."""
         value: Any = self.config
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
@@ -122,7 +122,7 @@ class ReportedRun:
 
 
 def load_runs(paths: Sequence[Path]) -> list[ReportedRun]:
-    """All runs, each under a name of its own."""
+    """All runs, with distinct names."""
     if not paths:
         raise InputError("no run was given; name at least one run directory, such as runs/quickstart")
     runs = [load_run(path) for path in paths]
@@ -133,7 +133,7 @@ def load_runs(paths: Sequence[Path]) -> list[ReportedRun]:
 
 
 def load_run(path: Path) -> ReportedRun:
-    """Read what is there; say what is missing and what could not be read."""
+    """Read the existing files; list missing and unreadable ones."""
     if not path.is_dir():
         seen = "is a file" if path.exists() else "does not exist"
         raise InputError(f"{path} {seen}; a report is made of a run directory, such as runs/quickstart")
@@ -210,7 +210,7 @@ def _read_steps(run: ReportedRun, file: Path) -> None:
             row = json.loads(line)
             rows[row["step"]].update(row)
         except (ValueError, KeyError, TypeError):
-            unreadable += place < len(lines)  # the last line may still be on its way to the disk
+            unreadable += place < len(lines)  # the last line may still be incomplete
     if unreadable:
         run.damaged.append(f"{file.name}: {unreadable} of {len(lines)} lines are not steps")
     run.steps = [rows[step] for step in sorted(step for step in rows if isinstance(step, int | float))]
@@ -246,7 +246,7 @@ def _read_base(run: ReportedRun, file: Path) -> None:
 
 
 def _storage_of(run: ReportedRun) -> Path:
-    """The folder that the run's name starts in; the one it is in, where it was moved or its name is not known."""
+    """The folder that the run's name is relative to; its parent folder if the run was moved or its name is unknown."""
     path, name = run.path.resolve(), Path(str(run.setting("name") or run.path.name))
     is_there = path.parts[-len(name.parts) :] == name.parts and not name.is_absolute()
     return path.parents[len(name.parts) - 1] if is_there else path.parent
@@ -293,7 +293,7 @@ def _note_damage(run: ReportedRun, name: str, error: Exception) -> None:
 def _read_table(run: ReportedRun, file: Path, schema: pa.Schema) -> pa.Table | None:
     try:
         table = pq.ParquetFile(file).read()
-        if schema == REJECTED_SCHEMA and "unit" not in table.column_names:  # of a corpus that was read before there was one
+        if schema == REJECTED_SCHEMA and "unit" not in table.column_names:  # of a corpus read before the column existed
             table = table.append_column("unit", pa.array(["line"] * table.num_rows, pa.string()))
         for name in ("recall@10", "nDCG@10") if schema == RANKED_SCHEMA else ():  # lists scored before had two metrics
             if name not in table.column_names:

@@ -1,4 +1,4 @@
-"""Whether test sets that runs call by one name are the same: other files, or another choice of them, are not compared."""
+"""Checks that test sets of the same name are the same set: different files or choices of questions are not compared."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from raydist.report.runs import ReportedRun
 
-CHOICE = ("questions", "leave_out", "only", "adversarial")  # keys of a data set that say which questions of its files
+CHOICE = ("questions", "leave_out", "only", "adversarial")  # keys of a data set that choose questions from its files
 
 
 def part_sets(runs: Sequence[ReportedRun]) -> None:
-    """Give a set another name in the runs where it is not what the first run with that name has: squad, squad (2)."""
+    """Rename sets that differ from the first run's set of that name: squad, squad (2)."""
     for name in dict.fromkeys(name for run in runs for name in _set_names(run)):
         kinds: list[Any] = []
         for run in runs:
@@ -31,7 +31,7 @@ def _set_names(run: ReportedRun) -> Iterator[str]:
 
 
 def _kind(run: ReportedRun, name: str) -> Any:
-    """What says whether two sets are the same; None where nothing does. Stages are known by the content of their files."""
+    """A value that is equal for equal sets; None if unknown. Stages are identified by the content of their files."""
     data, corpus = (run.setting(section, name) or run.setting(section, "test", name) for section in ("data", "corpus"))
     source = corpus if name in run.retrieval_sets() else data
     title = f"corpus {name}" if name in run.retrieval_sets() else f"examples of {name}"

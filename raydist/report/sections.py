@@ -1,5 +1,5 @@
-"""The sections of a report about one run. A section is a function from a run to its HTML, or to None where it has nothing
-to show; a new one is a function and its line in ``SECTIONS``."""
+"""The sections of a report about one run. A section is a function from a run to its HTML, or None if it has nothing to show; a
+new one needs a function and its line in ``SECTIONS``."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from raydist.report.published.reader import published
 from raydist.report.published.retrieval import published_retrieval
 from raydist.report.runs import ReportedRun
 
-HEADLINES = ("gold_silver_weighted", "gold_silver", "gold", "untrained", "bm25")  # the first of them that a run has
+HEADLINES = ("gold_silver_weighted", "gold_silver", "gold", "untrained", "bm25")  # the run's first of these
 TILES = ("addsent_f1", "f1", "em")  # the first of them is the large one
 EXAMPLES = 20  # right ones, and as many wrong ones, of each test set
 FIRST_REJECTED = 10
 
 
 def overview(run: ReportedRun) -> Html:
-    """What was run, how it went, and what is not there yet."""
+    """The run, its outcome, and its missing parts."""
     tiles = retrieval_tiles(run)
     for test_set, found in run.scores().items():
         shown = [f"{found[measure]:.1f} {measure_name(measure)}" for measure in TILES if is_number(found.get(measure))]
@@ -66,12 +66,12 @@ def overview(run: ReportedRun) -> Html:
 
 
 def tile(value: str, name: str, below: Sequence[str]) -> Html:
-    """A large number, what it is, and what stands below it."""
+    """A large number, its name, and the lines below it."""
     return el("div", el("b", value, el("small", " ", name)), el("span", " · ".join(below)))
 
 
 def retrieval_tiles(run: ReportedRun) -> list[Html]:
-    """MRR on each retrieval set by the run's own method, or the best-known one that it has."""
+    """MRR on each retrieval set by the run's own method, else by the first of HEADLINES that it has."""
     tiles = []
     for test_set, found in scores_by_set(run).items():
         method = next((name for name in HEADLINES if name in found), next(iter(found)))
@@ -83,7 +83,7 @@ def retrieval_tiles(run: ReportedRun) -> list[Html]:
 
 
 def objectives_trained(run: ReportedRun) -> str | None:
-    """What the training minimised, by the names of the config."""
+    """The training objectives, by their names in the config."""
     if run.is_foreign:
         return None
     if run.setting("task") == "cross_encoder":
@@ -93,13 +93,13 @@ def objectives_trained(run: ReportedRun) -> str | None:
         return {"softmax": "weighted in-batch softmax", "margin_mse": "margin MSE", "kl": "KL"}.get(str(loss), loss)
     objectives = run.setting("objectives")
     on = [name for name, section in objectives.items() if section is not None] if isinstance(objectives, dict) else []
-    if "hard_learning" in on and "span" in on:  # in the place of the plain loss
+    if "hard_learning" in on and "span" in on:  # replaces the plain loss
         on.remove("span")
     return ", ".join(on) or None
 
 
 def notices(run: ReportedRun) -> Html | None:
-    """What the numbers must be read with, and what the report could not show."""
+    """Caveats about the numbers, and data that the report could not show."""
     if not (run.missing or run.damaged or run.overlap or run.apart):
         return None
     overlap = [el("p", el("b", "Not apart: "), text, ".") for text in run.overlap]
@@ -110,7 +110,7 @@ def notices(run: ReportedRun) -> Html | None:
 
 
 def scores(run: ReportedRun) -> Html | None:
-    """Every number of metrics.json that is about a test set."""
+    """Every number in metrics.json about a test set."""
     by_set = run.scores()
     if not by_set:
         return None
@@ -146,7 +146,7 @@ def curves(run: ReportedRun) -> Html | None:
 
 
 def throughput(run: ReportedRun) -> Html | None:
-    """How fast training went."""
+    """Training speed."""
     steps, rates = run.series("examples_per_s")
     if not np.isfinite(rates).any():
         return None
@@ -198,7 +198,7 @@ def predictions(run: ReportedRun) -> Html | None:
 
 
 def choose_examples(rows: pa.Table, count: int = EXAMPLES) -> list[list[dict]]:
-    """Right ones by hash of their id; wrong ones: the half the model was surest of, and a half by hash."""
+    """Right ones by hash of their id; of the wrong ones, half by highest confidence and half by hash."""
     names = zip(rows["id"].to_pylist(), rows["language"].to_pylist())
     keys = [drawing_key(id, language) for id, language in names]
     by_hash = sorted(range(len(keys)), key=keys.__getitem__)
@@ -232,7 +232,7 @@ def card(row: dict[str, Any]) -> Html:
 
 
 def rejected(run: ReportedRun) -> Html | None:
-    """Input that was left out, by reason, and the first few rows of it."""
+    """Rejected input, by reason, with its first few rows."""
     if run.rejected is None or not run.rejected.num_rows:
         return None
     counts = run.rejected.group_by(["reason", "what"]).aggregate([([], "count_all")]).to_pylist()
@@ -252,7 +252,7 @@ def rejected(run: ReportedRun) -> Html | None:
 
 
 def stages(run: ReportedRun) -> Html | None:
-    """What each stage made, in how long, and which were ready from before."""
+    """The rows and duration of each stage, and which ones were reused."""
     if not run.stages:
         return None
     rows = []

@@ -25,7 +25,7 @@ MOST_TICKS = 8
 
 
 def write_sweep_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the report on the sweep in a folder, finished or not, and return its place (default: in that folder)."""
+    """Write the report on the sweep in a folder, finished or not, and return its path (default: in that folder)."""
     if not (folder / "sweep.json").is_file():
         raise InputError(f"{folder} is not a sweep: it has no sweep.json; make one with raydist sweep CONFIG")
     found = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ def write_sweep_report(folder: Path, out: Path | None = None) -> Path:
 
 
 def overview(found: Mapping[str, Any]) -> Html:
-    """How much was tried, and what came out best."""
+    """The number of settings and trials, and the best setting."""
     statuses = [trial["status"] for row in found["settings"] for trial in row["trials"]]
     counted = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
     facts = {
@@ -83,7 +83,7 @@ def settings(found: Mapping[str, Any]) -> Html | None:
 
 
 def parameters(found: Mapping[str, Any]) -> Html | None:
-    """The metric against each parameter, over all that the other parameters were: a box for each value, or points."""
+    """The metric against each parameter, over all values of the others: a box for each value, or points."""
     return figures(parameter_plot(found, key) for key in found["keys"])
 
 
@@ -165,7 +165,7 @@ def coordinates(found: Mapping[str, Any]) -> Html | None:
 
 
 def curves(found: Mapping[str, Any], runs: Mapping[str, ReportedRun]) -> Html | None:
-    """The dev score (the loss, where none was taken) over steps: the best settings in colour, the others behind them."""
+    """The dev score (or the loss, without one) over steps: the best settings in colour, the others behind them."""
     keys = [key for run in runs.values() for key in run.score_keys()]
     key = found["metric"] if found["metric"] in keys else next(iter(keys), "loss")
     series: list[list[tuple[np.ndarray, np.ndarray]]] = [
@@ -200,7 +200,7 @@ def curves(found: Mapping[str, Any], runs: Mapping[str, ReportedRun]) -> Html | 
 
 
 def shown(value: Any) -> str:
-    """A parameter's value; None is an objective that is off."""
+    """A parameter's value as text; None is an objective that is off."""
     if value is None:
         return "off"
     if isinstance(value, float):
@@ -222,8 +222,8 @@ def in_order(values: Sequence[Any]) -> list[Any]:
 
 
 def scale(column: Sequence[Any], *, log: bool, even: bool) -> tuple[Callable[[Any], float], list[tuple[float, str]]]:
-    """From a value to its height between 0 and 1 on an axis, and the axis' labels. With `even`, few values stand equally far
-    apart.
+    """A function from a value to its height between 0 and 1 on an axis, and the axis' labels. With `even`, a few values are
+    spaced evenly.
     """
     values = in_order(column)
     if all(is_number(value) for value in values) and not (even and len(values) <= MOST_TICKS):

@@ -1,4 +1,4 @@
-"""Which stages the runs of a storage use, and which none does any more."""
+"""The stages that runs of a storage use, and those that none uses any more."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from raydist.errors import InputError
 from raydist.files.storage import Storage
 from raydist.runs.stages import FILE, read_stages
 
-# folders of a run, which hold no runs
+# folders inside a run that hold no runs
 RUN_FOLDERS = {"checkpoints", "best", "model", "tensorboard", "wandb", "predictions", "evaluation", "rejected"}
 
 
 def unused_stages(storage: Storage, keep_runs: Sequence[str] = ()) -> list[str]:
-    """Stage folders that no run's stages.json names; with `keep_runs`, names or patterns, that none of these does."""
+    """Stage folders not named in any run's stages.json; with `keep_runs` (names or patterns), in any of these runs'."""
     if not storage.folders():
         raise InputError(f"{storage.uri} holds no runs; give the folder that `storage` names in the config")
     runs = list(runs_in(storage))
@@ -27,12 +27,12 @@ def unused_stages(storage: Storage, keep_runs: Sequence[str] = ()) -> list[str]:
 
 
 def used_stages(storage: Storage, *, but: Container[str] = ()) -> set[str]:
-    """Stage folders that some run's stages.json names, some runs left out."""
+    """Stage folders named in the stages.json of any run, except the runs in `but`."""
     return {folder for run in runs_in(storage) if run not in but for folder in read_stages(storage.at(run))}
 
 
 def runs_in(storage: Storage, folder: str = "") -> Iterator[str]:
-    """Every folder that says which stages it used; a run's name may have slashes, as a sweep's trials have."""
+    """Every folder with a stages.json; a run's name may contain slashes, like those of a sweep's trials."""
     for name in storage.folders(folder):
         inner = f"{folder}/{name}" if folder else name
         if inner == "stages":
@@ -44,5 +44,5 @@ def runs_in(storage: Storage, folder: str = "") -> Iterator[str]:
 
 
 def _is_called(run: str, name: str) -> bool:
-    """Whether a run has this name, or is in a folder of this name, as a sweep's trials are; `*` stands for anything."""
+    """Whether a run has this name or is in a folder of this name, like a sweep's trials; `*` matches anything."""
     return fnmatchcase(run, name) or fnmatchcase(run, f"{name}/*")

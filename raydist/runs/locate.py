@@ -1,4 +1,4 @@
-"""Where a run's input files are: paths, globs, and the embedded sample world, which is made on first use."""
+"""The locations of a run's input files: paths, globs, and the embedded sample world, made on first use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SAMPLE = "sample:"
 
 
 def locate(run: Run, pattern: str) -> Place:
-    """Where any node finds a file or a glob: `sample:` names are in the sample world, which is in the storage; others go by
-    their full path, relative ones start at data.root.
+    """The location of a file or glob, valid on any node: `sample:` names are in the storage's sample world; others become full
+    paths, with relative ones starting at data.root.
     """
     if pattern.startswith(SAMPLE):
         return Place(pattern.removeprefix(SAMPLE), make_sample(run))
@@ -25,7 +25,7 @@ def locate(run: Run, pattern: str) -> Place:
 
 
 def make_sample(run: Run) -> str:
-    """The sample world of this config in the run's storage, made on first use; its URI."""
+    """The URI of this config's sample world in the run's storage, made on first use."""
     sample = run.config.data.sample
     folder = f"stages/sample-{fingerprint({'version': VERSION, 'size': sample.size, 'seed': sample.seed})}"
     is_there = run.storage.exists(f"{folder}/world.json")

@@ -1,4 +1,4 @@
-"""Questions and passages that dev or train share with a test set: what they choose or teach, it no longer tests."""
+"""Questions and passages that dev or train share with a test set: it cannot test a model chosen by or trained on them."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Overlap:
 
 
 def check_overlap(run: Run, keys: Mapping[str, Made], tests: Sequence[str], *, chosen: bool) -> None:
-    """Say once, or refuse, what dev (if something is chosen by it) and train share with test sets; overlap.json has it.
+    """Report or refuse overlap of test sets with dev (if it chooses anything) and train; overlap.json records it.
 
-    `keys`: of each set the hashes of its questions' and passages' normalised texts, in columns `question` and `passage`.
+    `keys`: for each set, hashes of its normalised questions and passages, in columns `question` and `passage`.
     """
     others = ["dev"] * (chosen and "dev" in keys) + ["train"] * ("train" in keys)
     found = [overlap for other in others for overlap in _overlaps(other, keys, [test for test in tests if test != other])]
     for overlap in found:
         say(overlap.text)
     before = run.folder.read_json(FILE) if run.folder.exists(FILE) else []
-    kept = [line for line in before if line["other"] not in keys]  # an evaluation does not look at train
+    kept = [line for line in before if line["other"] not in keys]  # an evaluation does not check train
     run.folder.write_json(FILE, kept + [asdict(overlap) | {"text": overlap.text} for overlap in found])
     if found and run.config.data.overlap == "refuse":
         raise InputError(
@@ -81,7 +81,7 @@ def _overlaps(other: str, keys: Mapping[str, Made], tests: Sequence[str]) -> lis
 
 
 def _distinct(keys: Made, column: str) -> np.ndarray:
-    """The hashes of a column, each once."""
+    """The distinct hashes of a column."""
     distinct = np.zeros(0, np.int64)
     for table in keys.tables([column]):
         distinct = np.union1d(distinct, table[column].drop_null().to_numpy())

@@ -1,4 +1,4 @@
-"""The one policy on bad input rows: they are kept beside the run, counted, said, and too many of them stop it."""
+"""The one policy on bad input rows: they are kept beside the run, counted and reported; too many of them stop it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raydist.runs.run import Run
 
 
 def keep_rejected(run: Run, what: str, file: str, rows: int, rejected: pa.Table) -> str:
-    """Put rejected rows into a file of the run and note how many there are; where the file is."""
+    """Write rejected rows to a file of the run and record their number; returns the file's path."""
     run.folder.write_bytes(file, encode_table(rejected, "parquet", {}))
     run.reject(what, rows)
     return run.folder.path(file)
@@ -27,7 +27,7 @@ def listed(reasons: Mapping[str, int]) -> str:
 def refuse_too_many(
     run: Run, what: str, share: float, location: str, *, of: str = "rows", reasons: str = "", ways: Sequence[str] = ()
 ) -> None:
-    """Stop where more than data.max_rejected is bad, and say what can be done: mend the data, or one of some `ways`."""
+    """Stop if the bad share exceeds data.max_rejected, and suggest remedies: fix the data, or one of `ways`."""
     limit = run.config.data.max_rejected
     if share <= limit:
         return

@@ -1,4 +1,4 @@
-"""A run: its folder, its config, the stages it used, its metrics; and where its work is done."""
+"""A run: its folder, config, stages and metrics, and the machine that does its work."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from raydist.terminal import say
 
 
 class Machine(Protocol):
-    """Where work is done: on a Ray cluster, or in this process."""
+    """Does a run's work: on a Ray cluster, or in this process."""
 
     def executor(self, settings: ClusterConfig) -> Executor:
-        """What makes the parts of stages."""
+        """The executor that makes parts of stages."""
         ...
 
     def fit(self, config: Config, run: Storage, sets: Mapping[str, Any], callbacks: Sequence[Any] = ()) -> dict[str, Any]:
-        """Train what the config's task says, on rows that are there; what the run's fitted.json holds."""
+        """Train the config's task on prepared rows; returns the contents of the run's fitted.json."""
         ...
 
     def show(self, name: str, value: float, /, **tags: str) -> None:
-        """Set a gauge for those who watch the machine."""
+        """Set a monitoring gauge."""
         ...
 
 
 @dataclass
 class Run:
-    """A run. As a context manager it begins at the start and repeats at the end how many input rows were rejected."""
+    """A run. As a context manager it calls `begin` first, and finally repeats the number of rejected input rows."""
 
     config: Config
     machine: Machine
-    base: str | None = None  # the name of its base reader's run, or of its cross-encoder's, where trials share one
+    base: str | None = None  # the run of its base reader or cross-encoder, if trials share one
     stages: dict[str, StageUse] = field(default_factory=dict)  # by folder
     touched: set[str] = field(default_factory=set)  # folders of stages that this command has used
-    prepared: dict[str, Any] = field(default_factory=dict)  # data sets that this command has read, by name
-    rejected: dict[str, int] = field(default_factory=dict)  # rows of each data set
+    prepared: dict[str, Any] = field(default_factory=dict)  # data sets read by this command, by name
+    rejected: dict[str, int] = field(default_factory=dict)  # number of rows by data set
 
     def __post_init__(self) -> None:
-        """Folders of models and a tracker's database as full paths: workers start elsewhere."""
+        """Make the paths of models and of a tracker's database absolute: workers start in other folders."""
         flat = flatten(self.config)
         names = {key: flat.get(key) for key in ("model.name", "cross_encoder.model.name", "mining.encoder", "predict.model")}
         local = {key: str(Path(name).expanduser().absolute()) for key, name in names.items() if name and is_folder(name)}
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def threads(self) -> int:
-        """Of each actor."""
+        """Threads per actor."""
         cluster = self.config.cluster
         return cluster.threads_per_worker or max(1, (os.cpu_count() or 1) // cluster.actors)
 
@@ -91,7 +91,7 @@ class Run:
         return Run(override(self.config, {**(changes or {}), "name": name}), self.machine)
 
     def begin(self) -> None:
-        """Write the resolved config, unless a trained run has its own; remember the stages that earlier commands used."""
+        """Write the resolved config, unless the run is trained and keeps its own; load the stages used by earlier commands."""
         trackers.check_installed(self.config.track)
         trained = self.folder.exists("training.json")
         if self.config.evaluate.predictions and self.config.task == "reader" and (trained or self.folder.sizes("predictions")):
@@ -109,14 +109,14 @@ class Run:
     # --- stages ------------------------------------------------------------------------------------------------------
 
     def make(self, stage: Stage, title: str, label: str | None = None) -> Made:
-        """Make a stage, or take it as it is; `title` names it for people, `label` its progress."""
+        """Make or reuse a stage; `title` is its readable name, `label` that of its progress."""
         return self.make_all({"": (stage, title)}, label=label or stage.name.replace("_", " "))[""]
 
     def make_all(self, stages: Mapping[str, tuple[Stage, str]], *, label: str) -> dict[str, Made]:
-        """Make several stages in one execution; the same stage asked for twice is made once."""
+        """Make several stages in one execution; equal stages are made once."""
         unique = {stage.fingerprint: (stage, title) for stage, title in stages.values()}
         before = {stage.folder for stage, _ in unique.values() if self.storage.exists(f"{stage.folder}/manifest.json")}
-        for stage, title in stages.values():  # before it is made, so that `raydist clean` leaves it alone
+        for stage, title in stages.values():  # in advance, so that `raydist clean` keeps it
             self.use(StageUse(stage.folder, title, reused=stage.folder in before, parts=stage.parts))
 
         def show(done: int, total: int) -> None:
@@ -132,7 +132,7 @@ class Run:
         return {name: whole[stage.fingerprint] for name, (stage, _) in stages.items()}
 
     def use(self, use: StageUse) -> None:
-        """Note a stage. Those of an earlier command with the same title give way."""
+        """Record a stage. It replaces those of earlier commands with the same title."""
         stale = [old.folder for old in self.stages.values() if old.title == use.title and old.folder not in self.touched]
         for folder in stale:
             del self.stages[folder]
@@ -143,18 +143,18 @@ class Run:
     # --- numbers -----------------------------------------------------------------------------------------------------
 
     def reject(self, name: str, rows: int) -> None:
-        """Note how many rows of a data set were rejected."""
+        """Record the number of rejected rows of a data set."""
         self.rejected[name] = rows
         self.machine.show("raydist_rejected_rows", rows, run=self.config.name, set=name)
 
     def report_rejected(self) -> None:
-        """At the end of a command: how much of its input was left out."""
+        """Report rejected input at the end of a command."""
         if self.rejected:
             listed = ", ".join(f"{number:,} of {name}" for name, number in self.rejected.items())
             say(f"rejected rows: {listed}; see {self.folder.path('rejected')}")
 
     def add_metrics(self, values: Mapping[str, Any], instead_of: str | None = None) -> None:
-        """Final numbers, added to metrics.json in place of those that begin alike (by default, with the same first word)."""
+        """Add final numbers to metrics.json, replacing those with the same prefix (by default, the same first word)."""
         known = self.folder.read_json("metrics.json") if self.folder.exists("metrics.json") else {}
         prefixes = (instead_of,) if instead_of else tuple({key.split(".")[0] + "." for key in values})
         kept = {key: value for key, value in known.items() if not key.startswith(prefixes)}

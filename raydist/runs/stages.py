@@ -12,26 +12,26 @@ FILE = "stages.json"
 
 @dataclass(frozen=True)
 class StageUse:
-    """A stage that a run used."""
+    """A stage used by a run."""
 
     folder: str
-    title: str  # for people
+    title: str  # readable name
     rows: int = 0
     seconds: float = 0.0
     reused: bool = False
-    parts: int = 0  # of how many, while it is made
+    parts: int = 0  # total number, while the stage is being made
 
     @property
     def name(self) -> str:
-        """The stage's own name, whatever it was used for."""
+        """The stage's own name, independent of its use."""
         return self.folder.rpartition("/")[2].rpartition("-")[0]
 
 
 def read_stages(run: Storage) -> dict[str, StageUse]:
-    """The stages of a run by folder; nothing where it has used none."""
+    """The stages of a run by folder; empty if it used none."""
     if not run.exists(FILE):
         return {}
-    uses = [StageUse(**{"title": key} | use) for key, use in run.read_json(FILE).items()]  # earlier versions: by title
+    uses = [StageUse(**{"title": key} | use) for key, use in run.read_json(FILE).items()]  # in earlier versions by title
     return {use.folder: use for use in uses}
 
 

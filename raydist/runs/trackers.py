@@ -1,8 +1,8 @@
-"""MLflow and Weights & Biases: the values of a run's log, beside its own files. Both are extras, and neither changes a result.
+"""MLflow and Weights & Biases: copies of a run's log, beside its own files. Both are extras, and neither changes a result.
 
-A thread of its own speaks to a tracker, so that a slow server holds up no step. One that fails is left out from then on, with
-one message: the run goes on, and its own files have every value. The id that a tracker gave the run is kept in the run's folder
-(mlflow.json, wandb.json), so that a resumed run goes on there, too, in place of a second one.
+Each tracker has its own thread, so that a slow server delays no step. A tracker that fails is dropped with one message: the run
+continues, and its own files have every value. The id that a tracker assigned is kept in the run's folder (mlflow.json,
+wandb.json), so that a resumed run continues there, too, instead of appearing twice.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from raydist.errors import InputError
 from raydist.files.storage import Storage, fingerprint
 from raydist.terminal import say
 
-PATIENCE_S = 60.0  # for what is still on its way when a run ends
+PATIENCE_S = 60.0  # for values still in transit when a run ends
 BATCH = 100  # values that MLflow takes in one request
-PRIVATE = ("storage", "track")  # sections that are not told: their addresses may hold passwords
+PRIVATE = ("storage", "track")  # sections not sent: their addresses may contain passwords
 
 
 def check_installed(track: TrackConfig) -> None:
-    """Refuse a tracker whose package is not here. A folder of that name, such as wandb makes, is no package."""
+    """Reject a tracker whose package is not installed. A folder of that name, like the one wandb creates, is not a package."""
     for name in track.on:
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:
@@ -42,13 +42,13 @@ def check_installed(track: TrackConfig) -> None:
 
 
 def full_uri(uri: str) -> str:
-    """A database's file as a full path; other addresses as they are."""
+    """The URI with a database file's path made absolute; other addresses unchanged."""
     start = "sqlite:///"
     return f"{start}{Path(uri.removeprefix(start)).expanduser().absolute()}" if uri.startswith(start) else uri
 
 
 class Tracker:
-    """One tracker of a run. Nothing here raises, and only `close` waits, for a while; `problem` says what went wrong."""
+    """One tracker of a run. Its methods never raise, and only `close` waits, for a limited time; `problem` is the error."""
 
     def __init__(self, name: str, config: Config, run: Storage) -> None:
         self.name, self.problem = name, ""
@@ -57,12 +57,12 @@ class Tracker:
         self._thread.start()
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
-        """Values of a step; without one, final values."""
+        """Log the values of a step or, without a step, final values."""
         if self._thread.is_alive():
             self._waiting.put(({name.replace(".", "/"): value for name, value in values.items()}, step))
 
     def close(self, status: str = "FINISHED") -> None:
-        """The run has ended: FINISHED, FAILED or KILLED."""
+        """End the run as FINISHED, FAILED or KILLED."""
         self._waiting.put(status)
         self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
@@ -84,17 +84,17 @@ class Tracker:
 
 
 def open_trackers(config: Config, run: Storage) -> list[Tracker]:
-    """The trackers that the config asks for; they go on with the run's earlier log, if there is one."""
+    """The trackers that the config requests; they continue the run's earlier log, if any."""
     check_installed(config.track)
     if config.track.mlflow:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read on import: nobody is told but who was named
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read on import: send data only where the config says
     for name in config.track.on:
         importlib.import_module(name)  # not in a thread: others may be importing
     return [Tracker(name, config, run) for name in config.track.on]
 
 
 def tell_end(config: Config, run: Storage, status: str = "FINISHED") -> None:
-    """How a run ended; if well, with its final numbers (metrics.json) under `final`."""
+    """Report how a run ended; if well, with its final numbers (metrics.json) under `final`."""
     if not config.track.on:
         return
     values: dict[str, float] = {}
@@ -109,7 +109,7 @@ def tell_end(config: Config, run: Storage, status: str = "FINISHED") -> None:
             say(tracker.problem)
 
 
-# --- what a tracker is told of a run ---------------------------------------------------------------------------------
+# --- what trackers receive about a run -------------------------------------------------------------------------------
 
 
 def _tags(config: Config, run: Storage) -> dict[str, str]:
@@ -120,7 +120,7 @@ def _tags(config: Config, run: Storage) -> dict[str, str]:
 
 
 def _known(run: Storage, name: str, at: str) -> str | None:
-    """The run's id at this address; None where it is new there."""
+    """The run's id at this address; None if it is new there."""
     known = run.read_json(f"{name}.json") if run.exists(f"{name}.json") else {}
     return known["id"] if known.get("at") == at else None
 
@@ -129,7 +129,7 @@ def _known(run: Storage, name: str, at: str) -> str | None:
 
 
 class Remote(Protocol):
-    """A run as a tracker has it."""
+    """The run on a tracker's side."""
 
     def log(self, values: Mapping[str, float], step: int | None) -> None: ...
 
@@ -137,13 +137,13 @@ class Remote(Protocol):
 
 
 class MlflowRun:
-    """A run of MLflow's. No step of a value is logged twice, even if it is made again after a resume."""
+    """An MLflow run. No step of a value is logged twice, even if it is repeated after a resume."""
 
     def __init__(self, config: Config, run: Storage) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # what goes wrong is told by us
+        logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # we report its errors
         uri = config.track.mlflow
         assert uri is not None
         self.client = MlflowClient(tracking_uri=uri)
@@ -162,7 +162,7 @@ class MlflowRun:
             self.client.log_batch(self.id, params=some)
 
     def _experiment(self, config: Config) -> str:
-        """Made first and looked up second: trials begin at the same time."""
+        """The experiment's id: create first, then look up, since trials start at the same time."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -184,7 +184,7 @@ class MlflowRun:
             self.client.log_batch(self.id, metrics=some)
 
     def _last(self, name: str) -> int:
-        """The last step that has this value, here or before a resume."""
+        """The last step logged for this value, now or before a resume."""
         if name not in self.last:
             history = self.client.get_metric_history(self.id, name) if self.resumed else []
             self.last[name] = max((metric.step for metric in history), default=-1)
@@ -195,7 +195,7 @@ class MlflowRun:
 
 
 def _allowed(name: str) -> str:
-    """MLflow takes no other characters in a name: P@1 is P_1 there."""
+    """The name without characters that MLflow rejects: P@1 becomes P_1."""
     return re.sub(r"[^\w./: -]", "_", name)
 
 
@@ -204,7 +204,7 @@ def _batches(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 class WandbRun:
-    """A run of Weights & Biases. It passes over steps that it has already. Offline, RUN/wandb is what `wandb sync` takes."""
+    """A Weights & Biases run. It ignores steps it already has. Offline, `wandb sync` uploads RUN/wandb."""
 
     def __init__(self, config: Config, run: Storage) -> None:
         import wandb
@@ -218,7 +218,7 @@ class WandbRun:
         settings = {key: value for key, value in config.model_dump(mode="json").items() if key not in PRIVATE}
         self.folder = run
         self.scratch = None if run.is_local else tempfile.TemporaryDirectory()
-        wandb.setup(settings=wandb.Settings(silent=True, console="off"))  # it asks no one for a key, either
+        wandb.setup(settings=wandb.Settings(silent=True, console="off"))  # also never prompts for a key
         self.run = wandb.init(
             entity=project.rpartition("/")[0] or None,
             project=project.rpartition("/")[2],

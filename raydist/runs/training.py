@@ -1,4 +1,4 @@
-"""Training as a part of a run: what the weights depend on, what is done already, and what is refused."""
+"""Training within a run: the inputs of its weights, finished work, and combinations that are refused."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from raydist.runs import trackers
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say
 
-OF_THE_OLD_MODEL = (  # what a training that starts over leaves nothing of
+OF_THE_OLD_MODEL = (  # deleted when training starts over
     *("checkpoints", "best", "model", "fitted.json", "metrics.jsonl", "tensorboard", "workers.json", "progress.json"),
     *("predictions", "evaluation", "ranked", "trace", "report.html"),
-    *("mlflow.json", "wandb.json", "wandb"),  # started over, it is another run there, too
+    *("mlflow.json", "wandb.json", "wandb"),  # a new training is a new run there, too
 )
 
 
 class TrainingSet(Protocol):
-    """Rows that are there."""
+    """Prepared rows."""
 
     @property
     def rows(self) -> int: ...
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """All that they were made from, by name."""
+        """All their inputs, by name."""
         ...
 
 
 def train_rows(run: Run, sets: Mapping[str, TrainingSet], *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> None:
-    """Train on rows that are there, or go on with it; leave a finished training alone, and refuse to mix it with another."""
+    """Start or resume training on prepared rows; keep a finished training, and refuse to mix it with another."""
     _check_batches(run, sets["train"].rows)
     identity = training_identity(run, sets)
     if fresh:
@@ -64,7 +64,7 @@ def train_rows(run: Run, sets: Mapping[str, TrainingSet], *, fresh: bool = False
 
 
 def _check_batches(run: Run, rows: int) -> None:
-    """Every worker must have a row of every batch."""
+    """Reject batches too small to give every worker a row."""
     train, workers = run.config.train, run.config.cluster.max_workers
     smallest = rows // max(1, -(-rows // train.batch_size)) // train.accumulate
     if smallest < workers:
@@ -81,16 +81,16 @@ def _start_over(run: Run) -> None:
         run.folder.delete("metrics.json")
     elif run.folder.exists("metrics.json"):  # to which mining has written before
         run.add_metrics({}, instead_of="retrieval.")
-    run.folder.delete("training.json")  # last: until then the old checkpoints are known for what they are
+    run.folder.delete("training.json")  # last: until then it identifies the old checkpoints
 
 
 def training_identity(run: Run, sets: Mapping[str, TrainingSet]) -> dict[str, Any]:
-    """All that the trained weights depend on, flat, so that a difference can be named."""
+    """All inputs of the trained weights, flat, so that a difference can be named."""
     config = run.config
     flat = settings_of_weights(config)
     with said_if_long(f"train: looking whether {run.config.model.name} has changed"):
         flat["model.weights"] = folder_digest(run.model_folder)
-    if is_folder(config.model.name):  # whose path is another one in every job: its content says which it is
+    if is_folder(config.model.name):  # its path differs in every job: its content identifies it
         del flat["model.name"]
     for name, rows in sets.items():
         flat |= dict(_flat(rows.identity, f"data.{name}"))

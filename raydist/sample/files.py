@@ -12,7 +12,7 @@ to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 @contextmanager
 def open_for_writing(path: Path) -> Iterator[IO[str]]:
-    """A new text file; its folder is made when missing. What ends well is on the disk: one that is full says so by then."""
+    """A new text file, its folder made if missing. It is synced on success, so a full disk is detected by then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         yield file
@@ -21,5 +21,5 @@ def open_for_writing(path: Path) -> Iterator[IO[str]]:
 
 
 def write_line(file: IO[str], row: dict[str, Any]) -> None:
-    """One row of a JSON Lines file."""
+    """Write one row of a JSON Lines file."""
     file.write(to_json(row) + "\n")

@@ -18,7 +18,7 @@ SHARE_AT_START = 0.25  # of the distractors; the others come last, as in AddSent
 def write_reader_set(
     path: Path, world: World, language: Language, numbers: Iterable[int], training: bool, adversarial: bool = False
 ) -> int:
-    """Write the passages with these numbers, one article per line; the number of questions."""
+    """Write the passages with these numbers, one article per line; returns the number of questions."""
     num_questions = 0
     with open_for_writing(path) as file:
         file.write('{"version": "1.1", "data": [')
@@ -36,7 +36,7 @@ def write_reader_set(
 
 
 def ask_about(world: World, language: Language, passage: Passage, training: bool) -> tuple[str, list[tuple[Fact, Row]]]:
-    """The passage in words, and a question for each of its facts but one; which one is the same in every language."""
+    """The passage in words, and a question for each of its facts except one, which is the same in every language."""
     rng = world.rng(passage.number, language.code)
     text = language.write(passage, rng, num_templates=KNOWN_STATEMENTS if training else None, with_references=True)
     skipped = world.rng(passage.number, "skipped").randrange(len(passage.facts))
@@ -57,7 +57,7 @@ def ask_about(world: World, language: Language, passage: Passage, training: bool
 
 
 def mislead(world: World, language: Language, passage: Passage, text: str, rows: list[tuple[Fact, Row]]) -> list[Row]:
-    """Each question once more, its passage longer by a sentence that only looks like the answer."""
+    """Each question again, with a sentence added to its passage that only looks like the answer."""
     rng = world.rng(passage.number, "distractors")
     paragraphs = []
     for fact, row in rows:
@@ -73,7 +73,7 @@ def mislead(world: World, language: Language, passage: Passage, text: str, rows:
 
 
 def write_distractor(world: World, language: Language, fact: Fact, number: int, rng: Random) -> str:
-    """A sentence in the question's words about another entity, with another value and never the right one."""
+    """A sentence in the question's words about another entity, always with a wrong value."""
     right = language.answer(fact).lower()
     while True:
         look_alike = world.look_alike(fact, number, rng)

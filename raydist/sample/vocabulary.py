@@ -2,7 +2,7 @@
 
     python -m raydist.sample.vocabulary > raydist/models/tiny_vocabulary.txt
 
-Kept as a file in the package, so that the model does not change when the sample world does.
+Shipped as a file, so that the model does not change with the sample world.
 """
 
 from __future__ import annotations

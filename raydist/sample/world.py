@@ -1,7 +1,7 @@
-"""Facts of an invented world. A passage is a pure function of (seed, number), so nothing has to be kept in memory.
+"""Facts of an invented world. A passage is a pure function of (seed, number), so nothing is kept in memory.
 
-Every passage has its own range of names: two passages never speak of the same entity until a name space is
-used up (2.8 million passages, then names come again).
+Every passage has its own range of names: no two passages share an entity until a name space is used up (after 2.8 million
+passages names repeat).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RANGES = {  # of the quantities: first, one past the last, step
     "tonnes": (2, 480, 1),
     "degrees": (120, 990, 5),
     "days": (5, 95, 1),
-    "reason": (0, 16, 1),  # the rest are numbers of a phrase in the lists of a language
+    "reason": (0, 16, 1),  # from here on, numbers of a phrase in a language's lists
     "emblem": (0, 16, 1),
     "product": (0, 16, 1),
     "dish": (0, 16, 1),
@@ -53,7 +53,7 @@ RANGES = {  # of the quantities: first, one past the last, step
     "substance": (0, 16, 1),
     "outcome": (0, 16, 1),
 }
-NOTE = ("any", "year")  # what a note is, where a relation has (kind of its entity, kind of its value)
+NOTE = ("any", "year")  # a note's (kind of entity, kind of value), like a relation's
 
 
 class Fact(NamedTuple):
@@ -66,7 +66,7 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """What can be said: relation -> (kind of its entity, kind of its value), and which entities meet in a passage."""
+    """The possible facts: relation -> (kind of its entity, kind of its value), and the pairs of entities in a passage."""
 
     relations: dict[str, tuple[str, str]]
     pairs: Sequence[tuple[str, str, str]]  # kind, the relation that leads to the other entity, kind of the other
@@ -147,7 +147,7 @@ class World:
         self.relations_of: dict[str, list[str]] = {}
         for relation, (kind, _) in domain.relations.items():
             self.relations_of.setdefault(kind, []).append(relation)
-        self.scatter = {}  # an affine map over each name space: neighbours in number are far apart in name
+        self.scatter = {}  # an affine map over each name space: adjacent numbers have distant names
         for kind in ("person", *ENDINGS):
             size = len(SYLLABLES) ** 2 * (NUM_GIVEN_NAMES if kind == "person" else len(ENDINGS[kind]))
             rng = Random(f"{seed}:names:{kind}")
@@ -159,11 +159,11 @@ class World:
         self.given_names = Random(f"{seed}:given names").sample(given_names, NUM_GIVEN_NAMES)
 
     def rng(self, number: int, purpose: str) -> Random:
-        """Random numbers for one passage and one purpose, whatever was drawn before."""
+        """Random numbers for one passage and purpose, independent of earlier draws."""
         return Random(f"{self.seed}:{number}:{purpose}")
 
     def name(self, kind: str, number: int) -> str:
-        """The name with this number; no two numbers below the size of the space share one."""
+        """The name with this number; unique for numbers below the size of the space."""
         factor, shift, size = self.scatter[kind]
         rest, last = divmod((number * factor + shift) % size, NUM_GIVEN_NAMES if kind == "person" else 16)
         first, second = divmod(rest, len(SYLLABLES))
@@ -191,7 +191,7 @@ class World:
 
         entity, other = new_name(kind), new_name(other_kind)
         own, others = list(self.relations_of[kind]), list(self.relations_of[other_kind])
-        if len(own) > 4:  # never the link: it comes last where there are five
+        if len(own) > 4:  # never the link, the last of five
             own.pop(int(rng.random() * 4))
         others = rng.sample(others, 2)
         values = self.domain.relations
@@ -201,7 +201,7 @@ class World:
         return Passage(number, entity, facts, note)
 
     def look_alike(self, fact: Fact, number: int, rng: Random) -> Fact:
-        """The same relation of an entity with a similar name and another value: it says nothing about the entity asked for."""
+        """The same relation of an entity with a similar name and another value, which does not answer the question."""
         value_kind = self.domain.relations[fact.relation][1]
         given, space, word = fact.entity.rpartition(" ")
         similar = word
@@ -210,5 +210,5 @@ class World:
         if value_kind in RANGES:
             value: int | str = rng.randrange(*RANGES[value_kind])
         else:
-            value = self.name(value_kind, (number + 1) * NAMES_PER_PASSAGE - 1)  # a name that the passage leaves unused
+            value = self.name(value_kind, (number + 1) * NAMES_PER_PASSAGE - 1)  # a name unused by the passage
         return Fact(fact.relation, given + space + similar, value)

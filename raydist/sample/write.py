@@ -31,7 +31,7 @@ SMALL_CORPUS = 6000
 MIN_CORPUS = 100
 TRAIN_PASSAGES, DEV_PASSAGES = 1200, 120  # of a small world, with five questions each
 OTHER_LANGUAGES = (SPANISH, GERMAN, ARABIC, HINDI, VIETNAMESE)
-OTHER_TRAIN_PASSAGES, OTHER_DEV_PASSAGES = 300, 60  # in each of them: the first ones of the English sets
+OTHER_TRAIN_PASSAGES, OTHER_DEV_PASSAGES = 300, 60  # per language: the first ones of the English sets
 SECOND_DOMAIN_TRAIN, SECOND_DOMAIN_DEV = 120, 80
 
 README = """# A sample world
@@ -56,7 +56,7 @@ No name, number or sentence is taken from anywhere.
 def write_sample(
     out: Path, size: str | int = "small", seed: int = 0, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, int]:
-    """Write the sample world into the folder ``out`` and return how much is in it; an earlier sample there is replaced.
+    """Write the sample world to the folder ``out``, replacing an earlier one, and return the number of its items.
 
     ``size`` is small, medium, large or a number of corpus sentences; ``progress`` gets (passages written, passages in all).
     """

@@ -1,4 +1,4 @@
-"""What travels with a job: one ZIP file that Ray unpacks on every node as the job's working directory."""
+"""The files of a job: one ZIP file that Ray unpacks on every node as the job's working directory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pathspec import GitIgnoreSpec
 
 from raydist.errors import InputError
 
-EXCLUDES = (  # beside what .gitignore and .rayignore say, which Ray's own uploads heed, too
+EXCLUDES = (  # besides .gitignore and .rayignore, which Ray's own uploads respect, too
     *(".git", ".venv", "venv", "node_modules", "__pycache__", "*.pyc", "*.egg-info"),
     *(".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints"),
 )
 IGNORE_FILES = (".gitignore", ".rayignore")
-MAX_BYTES = 100 << 20  # what Ray's dashboard takes in one request
+MAX_BYTES = 100 << 20  # the limit of Ray's dashboard for one request
 MAX_FILES = 20_000
 CONFIGS = ".raydist"  # folder in the parcel
-EPOCH = (1980, 1, 1, 0, 0, 0)  # of every file: the first that a ZIP file can hold
+EPOCH = (1980, 1, 1, 0, 0, 0)  # timestamp of every file: the earliest that ZIP can hold
 
 Rule = Callable[[Path], bool]
 
@@ -40,7 +40,7 @@ class Parcel:
         return sum(path.stat().st_size for path in self.files.values())
 
     def write(self, target: Path, name: str) -> None:
-        """As a ZIP file whose bytes depend on the content alone: what the cluster has already is not sent again."""
+        """Write a ZIP file whose bytes depend on the content alone, so that Ray need not send an unchanged one again."""
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             for inside, path in sorted(self.files.items()):
                 entry = zipfile.ZipInfo(inside, EPOCH)
@@ -51,7 +51,7 @@ class Parcel:
             archive.writestr(zipfile.ZipInfo(config_path(name), EPOCH), text)
 
     def check_size(self, base: Path) -> None:
-        """Refuse more than Ray takes, with the largest files by name."""
+        """Reject a parcel larger than Ray accepts; the error names the largest files."""
         if self.size > MAX_BYTES:
             sizes = sorted(((path.stat().st_size, name) for name, path in self.files.items()), reverse=True)
             largest = ", ".join(f"{name} ({mebibytes(size)})" for size, name in sizes[:5])
@@ -63,12 +63,12 @@ class Parcel:
 
 
 def config_path(name: str) -> str:
-    """Where a job finds its config."""
+    """The path of the config in the parcel."""
     return f"{CONFIGS}/{name}.yaml"
 
 
 def mebibytes(size: int) -> str:
-    """A size for people."""
+    """A human-readable size."""
     return f"{size / 2**20:,.1f} MiB" if size < 1 << 30 else f"{size / 2**30:,.1f} GiB"
 
 
@@ -78,7 +78,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def collect_files(base: Path, patterns: Sequence[str]) -> dict[str, Path]:
-    """The files of a folder that are not excluded. Folders that are links are not entered."""
+    """The files of a folder that are not excluded. Linked folders are not followed."""
     files: dict[str, Path] = {}
 
     def enter(folder: Path, rules: list[Rule]) -> None:
@@ -105,7 +105,7 @@ def collect_files(base: Path, patterns: Sequence[str]) -> dict[str, Path]:
 
 
 def _ignore_rules(folder: Path) -> list[Rule]:
-    """What the .gitignore and .rayignore of a folder leave out."""
+    """Rules from a folder's .gitignore and .rayignore."""
     files = [folder / name for name in IGNORE_FILES if (folder / name).is_file()]
     return [_rule(folder, file.read_text("utf-8", "surrogateescape").splitlines()) for file in files]
 

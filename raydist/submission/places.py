@@ -12,15 +12,15 @@ from raydist.corpus.paths import expand_paths
 from raydist.errors import InputError
 from raydist.submission.parcel import is_inside
 
-NO_PATHS = {("name",), ("storage",), ("data", "root"), ("cluster", "address")}  # or treated on their own
+NO_PATHS = {("name",), ("storage",), ("data", "root"), ("cluster", "address")}  # or handled separately
 SQLITE = "sqlite:///"
 
 
 class Places:
-    """Goes through the strings of a config and turns its paths into those that hold where the job runs.
+    """Translates the paths in a config into paths valid where the job runs.
 
-    Relative paths start at the working directory. A path inside it travels; one elsewhere is good for a cluster on this
-    machine alone, or in a shared folder. A string that need not be a path (a hub's name) counts as one if it exists.
+    Relative paths start at the working directory. A path inside it travels; one elsewhere is valid only in a shared folder or
+    for a cluster on this machine. A string that need not be a path (a hub name) counts as one if it exists.
     """
 
     def __init__(self, base: Path, config: Config, is_here: bool | None, shared: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ class Places:
         self.problems: list[str] = []
 
     def resolved(self) -> dict[str, Any]:
-        """The config as the job will read it."""
+        """The config for the job."""
         plain = self._visit(self.config.model_dump(mode="json"), ())
         plain["storage"] = self._storage(self.config.storage)
         plain["data"]["root"] = self._root(self.config.data.root)
@@ -45,7 +45,7 @@ class Places:
             return {name: self._visit(inner, (*key, name)) for name, inner in value.items()}
         if isinstance(value, list):
             return [self._visit(inner, key) for inner in value]
-        if not isinstance(value, str) or key in NO_PATHS or key[0] == "track":  # the last: names and addresses
+        if not isinstance(value, str) or key in NO_PATHS or key[0] == "track":  # track: names and addresses
             return value
         if key[-1] == "files":
             is_elsewhere = value.startswith("sample:") or (key[0] == "documents" and "://" in value)
@@ -53,7 +53,7 @@ class Places:
         return self._maybe_path(value, key)
 
     def _data_file(self, pattern: str, key: tuple[str, ...]) -> str:
-        """A data file or glob: the reader's own expansion lists the files. A corpus may be a folder."""
+        """Translate a data file or glob, expanded as the reader does. A corpus may be a folder."""
         if "://" in pattern:
             place = pattern
         else:
@@ -130,7 +130,7 @@ class Places:
         return uri
 
     def _lasting(self, text: str) -> str | None:
-        """A place to write to, in full, since the job's own folder goes when the job ends; None if nodes do not see it."""
+        """The full path of an output, since the job's own folder is deleted when the job ends; None if nodes cannot see it."""
         place = os.path.normpath(self.base / Path(text).expanduser())
         return place if self._is_shared(place) or self.is_here is not False else None
 

@@ -1,9 +1,9 @@
-"""All that can be checked before a job is sent, without Ray.
+"""All checks that are possible before a job is sent, without Ray.
 
     job = prepare("train", "mine.yaml", ["optim.lr=2e-5"], address="http://127.0.0.1:8265")  # raises with all problems at once
 
-The job's parcel holds the user's working directory without what is excluded, the files that the config names, raydist itself,
-and the config, resolved. So the job needs neither raydist nor a config on the cluster, and runs the code that checked it.
+The job's parcel holds the user's working directory without excluded files, the files that the config names, raydist itself, and
+the resolved config. So the job needs neither raydist nor a config on the cluster, and runs the code that checked it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raydist.sweep.plan import plan_sweep
 
 @dataclass(frozen=True)
 class Job:
-    """What preflight has passed: ready to be sent."""
+    """A job that has passed preflight, ready to be sent."""
 
     target: Target
     command: str
@@ -47,10 +47,10 @@ def prepare(
     options: Sequence[str] = (),
     commands: Mapping[str, Iterable[str]] | None = None,
 ) -> Job:
-    """Check all that can be checked before anything is sent; an InputError lists every problem.
+    """Run every check that is possible before anything is sent; an InputError lists all problems.
 
-    `commands` are those that can run as a job, each with the options it takes; `options` are the requested ones. Folders of
-    `shared` are mounted by every node, so that paths in them are left alone.
+    `commands` maps each command that can run as a job to the options it takes; `options` are the requested ones. Every node
+    mounts the folders in `shared`, so paths in them stay unchanged.
     """
     problems = list(_option_problems(command, options, commands))
     loaded: Config | None = None
@@ -91,7 +91,7 @@ def _load(command: str, config: str, overrides: Sequence[str]) -> Config:
 def _fill(
     parcel: Parcel, base: Path, config: Config | None, is_here: bool | None, exclude: Iterable[str], shared: Sequence[str]
 ) -> list[str]:
-    """Put the working directory and what the config names into the parcel; what stands in the way."""
+    """Add the working directory and the config's files to the parcel; returns the problems."""
     problems: list[str] = []
     with _noted(problems):
         parcel.files |= collect_files(base, [*EXCLUDES, "/runs", *exclude, *_own_storage(base, config)])
@@ -106,20 +106,20 @@ def _fill(
 
 
 def _own_storage(base: Path, config: Config | None) -> Iterator[str]:
-    """The pattern of a storage folder in the working directory."""
+    """The exclude pattern of a storage folder inside the working directory."""
     if config and "://" not in config.storage and is_inside(storage := base / Path(config.storage).expanduser(), base):
         yield "/" + os.path.relpath(storage, base)
 
 
 def _add_raydist(parcel: Parcel) -> None:
-    """This raydist, unless the working directory has one."""
+    """Add the running raydist, unless the working directory has one."""
     if "raydist/__init__.py" not in parcel.files:
         own = collect_files(Path(raydist.__file__).parent, EXCLUDES)
         parcel.files |= {f"raydist/{name}": path for name, path in own.items()}
 
 
 def _is_here(target: Target | None, address: str | None) -> bool | None:
-    """Whether the cluster is on this machine; None if unknown, because it did not let us in."""
+    """Whether the cluster is on this machine; None if unknown, because it refused access."""
     if target:
         return target.is_here
     with contextlib.suppress(InputError):
@@ -129,7 +129,7 @@ def _is_here(target: Target | None, address: str | None) -> bool | None:
 
 @contextlib.contextmanager
 def _noted(problems: list[str], *, by_line: bool = False) -> Iterator[None]:
-    """Add wrong input to the list, to go on with the next check."""
+    """Collect input errors, so that the next check can run."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""The cluster that a job is meant for, as its dashboard describes it: over HTTP, without Ray."""
+"""The target cluster of a job, as described by its dashboard over HTTP, without Ray."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODE_PATH = "/api/authentication_mode"
 
 @dataclass(frozen=True)
 class Target:
-    """A cluster that answered, and how to speak to it."""
+    """A reachable cluster, and how to address it."""
 
     url: str
     headers: Mapping[str, str] = field(repr=False)
@@ -36,7 +36,7 @@ class Target:
 
 
 def dashboard_url(address: str | None) -> str:
-    """The URL of a cluster's dashboard: the address, else what the environment says, else this machine's."""
+    """The URL of a cluster's dashboard: from the address, else the environment, else on this machine."""
     place = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
     if not place or place in ("auto", "local"):
         return DASHBOARD
@@ -50,7 +50,7 @@ def dashboard_url(address: str | None) -> str:
 
 
 def reach(address: str | None, *, insecure: bool = False, same_versions: bool = False) -> Target:
-    """Ask a cluster for what decides whether it can be used; an InputError lists all that keeps us from it."""
+    """Check over HTTP whether a cluster can be used; an InputError lists all obstacles."""
     dashboard = Dashboard(dashboard_url(address))
     problems = list(dashboard.version_problems() if same_versions else ())
     nodes = [] if problems else dashboard.nodes()
@@ -66,7 +66,7 @@ def reach(address: str | None, *, insecure: bool = False, same_versions: bool = 
 
 
 class Dashboard:
-    """The HTTP side of a cluster. It gets our token only if it asks for one."""
+    """The HTTP side of a cluster. It receives our token only if it requires one."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -84,7 +84,7 @@ class Dashboard:
         self.ray_version = self.ask("/api/version").get("ray_version", "unknown")
 
     def ask(self, path: str) -> dict[str, Any]:
-        """The answer to a GET request; an InputError names what is wrong with it."""
+        """The response to a GET request; an InputError explains a failure."""
         try:
             answer = requests.get(self.url + path, headers=self.headers, timeout=TIMEOUT_S)
         except requests.RequestException as error:
@@ -98,7 +98,7 @@ class Dashboard:
                 f"take the one that the cluster was started with (on the head node, `ray get-auth-token` shows it)"
             )
         if path == MODE_PATH and answer.status_code == 404:
-            return {}  # a Ray from before tokens
+            return {}  # this Ray predates tokens
         try:
             answer.raise_for_status()
             value = answer.json()
@@ -109,7 +109,7 @@ class Dashboard:
             ) from None
 
     def version_problems(self) -> Iterator[str]:
-        """Another Ray or Python than here. With another Ray, its other answers may differ, too: no more is asked."""
+        """Differences from the local Ray and Python. A different Ray may answer differently, so nothing more is asked of it."""
         ours = installed_version("ray")
         if _minor(self.ray_version) != _minor(ours):
             yield (
@@ -152,7 +152,7 @@ def _minor(version: str) -> str:
 
 
 def _runs_here(node: Mapping[str, Any]) -> bool:
-    """Whether a node is on this machine. Its address does not say (a tunnel's is local, too); its socket, a file, does."""
+    """Whether a node is on this machine. Its address proves nothing (a tunnel's is local, too); its socket file does."""
     try:
         is_socket = stat.S_ISSOCK(os.stat(node["rayletSocketName"]).st_mode)
     except (KeyError, OSError, TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""The driver of a sweep: which trial is next, what the finished ones reached, what is kept of them.
+"""The driver of a sweep: it chooses the next trial, collects results, and prunes finished trials.
 
-A runner starts trials, decides how many run at once, and may stop the hopeless ones. What is finished stands in the ledger
-(finished/ID.json), so that the same command goes on where the last one stopped, whatever runs the trials.
+A runner starts trials, decides how many run at once, and may stop the hopeless ones. The ledger (finished/ID.json) records
+finished trials, so that the same command resumes where the last one stopped, whatever runs the trials.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raydist.sweep.study import StudySession
 from raydist.sweep.trial import TrialOrder, base_name, run_trial, trial_config, trial_flow
 from raydist.terminal import say
 
-OF_A_SWEEP = (  # what --fresh deletes
+OF_A_SWEEP = (  # deleted by --fresh
     *("finished", "trials", "bases", "tune", "rejected"),
     *("begun.json", "base.json", "asked.json", "sweep.json", "best.yaml", "report.html", "stages.json"),
 )
@@ -40,16 +40,16 @@ class TrialRunner(Protocol):
 
     @property
     def machine(self) -> Machine:
-        """Where the driver makes what trials share."""
+        """The machine on which the driver makes the stages that trials share."""
         ...
 
     def run(self, sweep: Sweep) -> None:
-        """Run what `sweep.next` hands out until there is no more, and report the end of each trial to `sweep.finished`."""
+        """Run trials from `sweep.next` until there are none left, and report the end of each to `sweep.finished`."""
         ...
 
 
 class LocalTrials:
-    """Runs trials one after another in this process, each to its end."""
+    """Runs trials in this process, one at a time and each to its end."""
 
     def __init__(self, machine: Machine | None = None) -> None:
         self.machine: Machine = machine or Here()
@@ -66,7 +66,7 @@ class LocalTrials:
 
 
 def run_sweep(config: Config, runner: TrialRunner, *, fresh: bool = False) -> dict[str, Any]:
-    """All trials that are not finished; then the table, sweep.json, best.yaml and report.html. Returns what sweep.json has."""
+    """Run all unfinished trials, then write the table, sweep.json, best.yaml and report.html. Returns sweep.json's contents."""
     sweep = Sweep(config, runner.machine)
     sweep.begin(fresh)
     try:
@@ -95,7 +95,7 @@ class Sweep:
         self.queue: list[Trial] = []
         self.session: StudySession | None = None
         self.threads: int | None = None  # of each worker of a trial, if its runner shares out the cores
-        self.prepared: dict[str, dict[str, str]] = {}  # fingerprints of data sets by the settings they were made with
+        self.prepared: dict[str, dict[str, str]] = {}  # fingerprints of data sets, by the settings that made them
         self.warned: set[str] = set()
         self.problem: Exception | None = None  # stops the sweep
 
@@ -105,7 +105,7 @@ class Sweep:
         return settings * len(self.plan.seeds)
 
     def begin(self, fresh: bool) -> None:
-        """Refuse to mix two sweeps under one name."""
+        """Start or resume; refuse to mix two sweeps under one name."""
         trackers.check_installed(self.config.track)
         if fresh:
             for name in OF_A_SWEEP:
@@ -127,29 +127,29 @@ class Sweep:
                 + "\ngive this one another name (name=...), or start it over with --fresh"
             )
 
-    # --- what a trial needs ------------------------------------------------------------------------------------------
+    # --- a trial's inputs --------------------------------------------------------------------------------------------
 
     def settings_of(self, trial: Trial) -> Config:
-        """A trial's settings, with paths as the sweep's config has them."""
+        """A trial's settings, with paths as in the sweep's config."""
         return override(applied(self.plan.base, trial.choice), {"seed": trial.seed})
 
     def config_of(self, trial: Trial) -> Config:
-        """A trial's config, as it runs."""
+        """The config that a trial runs with."""
         return trial_config(self.settings_of(trial), self.config.name, trial, threads=self.threads)
 
     def base_of(self, trial: Trial) -> str | None:
-        """The run that a trial shares with others, named by paths as the sweep's config has them: a job's folder is another
-        one every time.
+        """The run that a trial shares with others, named by the paths in the sweep's config: a job's folder differs every
+        time.
         """
         return base_name(self.config.name, self.settings_of(trial))
 
     def order(self, trial: Trial) -> TrialOrder:
-        """A trial for its runner."""
+        """A trial as its runner receives it."""
         return TrialOrder(trial, self.folder.uri, self.config_of(trial), self.base_of(trial))
 
     def prepare(self, trial: Trial, *, all_stages: bool = True) -> dict[str, str]:
-        """Make what a trial shares with others, unless it is made; the fingerprints of its data sets. Only the driver does so,
-        and one trial after another: nothing is made twice.
+        """Make the stages that a trial shares with others, if missing; returns the fingerprints of its data sets. Only the
+        driver does this, for one trial at a time, so nothing is made twice.
         """
         config = self.config_of(trial)
         flow = trial_flow(config)
@@ -160,10 +160,10 @@ class Sweep:
             self.prepared[key] = flow.prepare_trials(run, all_stages=all_stages)
         return self.prepared[key]
 
-    # --- which trial is next -----------------------------------------------------------------------------------------
+    # --- the next trial ----------------------------------------------------------------------------------------------
 
     def plan_pending(self) -> bool:
-        """Queue what is not finished, and make its shared stages; False if nothing is left to do."""
+        """Queue unfinished trials and make their shared stages; False if nothing is left to do."""
         entries = self.ledger.entries()
         finished = {id: entry for id, entry in entries.items() if is_finished(entry)}
         if self.settings.search == "optuna":
@@ -177,12 +177,12 @@ class Sweep:
             self._check_data(trial, finished[trial.id])
         for trial in self.queue:
             self.ledger.forget(trial.id)
-            if not self.session:  # what is wrong with any of them is said before the first one runs
+            if not self.session:  # problems of any trial are reported before the first one runs
                 self.prepare(trial)
         return bool(self.queue) or len(self.trials) < self.total
 
     def _check_data(self, trial: Trial, entry: Mapping[str, Any]) -> None:
-        """A finished trial must have read what a new one would."""
+        """Refuse a sweep whose finished trials read other data than new ones would."""
         now = self.prepare(trial, all_stages=False)
         changed = [name for name in now if entry.get("data", {}).get(name, now[name]) != now[name]]
         if changed:
@@ -204,10 +204,10 @@ class Sweep:
         self.prepare(trial)
         return trial
 
-    # --- what trials reached -----------------------------------------------------------------------------------------
+    # --- outcomes of trials ------------------------------------------------------------------------------------------
 
     def finished(self, trial: Trial, last: Mapping[str, Any] | None = None, died: bool = False) -> None:
-        """A trial came to an end: by itself, by a scheduler (then `last` is what it reported last), or because it died."""
+        """Record the end of a trial: by itself, by a scheduler (then `last` is its last report), or because it died."""
         entry = self.ledger.get(trial.id) or self._add_end(trial, last, died)
         entries = self.ledger.entries()
         self._report_end(trial, entry, entries)
@@ -238,7 +238,7 @@ class Sweep:
         say(f"trial {count}/{self.total} ({_label(trial, self.plan.seeds)}): {text}")
 
     def _repeat_warnings(self, trial: Trial) -> None:
-        """What its training warned of, where nobody saw it; of many trials with the same warning, once."""
+        """Repeat the warnings of a trial's training, which nobody saw; each text once for all trials."""
         name = f"trials/{trial.id}/progress.json"
         warnings = self.folder.read_json(name).get("warnings", []) if self.folder.exists(name) else []
         for text in warnings:
@@ -268,7 +268,7 @@ class Sweep:
     # --- results -----------------------------------------------------------------------------------------------------
 
     def write_results(self) -> dict[str, Any]:
-        """sweep.json and best.yaml of what is finished so far."""
+        """Write sweep.json and best.yaml from the trials finished so far."""
         entries = self.ledger.entries()
         self.prune(entries)
         results = summary(self.config.name, self.config, self.plan, self._ranking(entries))
@@ -279,7 +279,7 @@ class Sweep:
         return results
 
     def report(self, results: Mapping[str, Any]) -> None:
-        """The table, report.html and where things are; a failure if trials are missing."""
+        """Print the table and file locations, and write report.html; failed trials raise an error."""
         for line in as_table(results):
             say(line)
         if results["best"]:
@@ -299,7 +299,7 @@ def _label(trial: Trial, seeds: tuple[int, ...]) -> str:
 
 
 def _problem(entry: Mapping[str, Any], metric: str) -> InputError | None:
-    """What every other trial would end with, too."""
+    """A problem that every other trial would have, too."""
     if entry["status"] == "done" and entry["metrics"].get(metric) is None:
         scores = ", ".join(sorted(key for key, value in entry["metrics"].items() if isinstance(value, float)))
         return InputError(f"sweep.metric: a trial has no {metric}; it has {scores}")

@@ -1,4 +1,4 @@
-"""Which trials of a sweep came to an end, and how: one file each."""
+"""The ended trials of a sweep and their outcomes: one file each."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from raydist.files.storage import Storage
 
 
 class Ledger:
-    """finished/ID.json of a sweep: an entry for each trial that came to an end.
+    """finished/ID.json of a sweep: an entry for each trial that ended.
 
-    `status` is done, stopped (by the scheduler), failed (a loss that is not finite: trying again would not help) or error
-    (the next session tries again).
+    `status` is done, stopped (by the scheduler), failed (a loss that is not finite: a retry would not help) or error (the next
+    session tries again).
     """
 
     def __init__(self, folder: Storage) -> None:
@@ -29,7 +29,7 @@ class Ledger:
         return self.folder.read_json(name) if self.folder.exists(name) else None
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """An error does not replace an end that was recorded before: a trial that is being stopped may still complain."""
+        """Add an entry. An error does not replace an earlier one: a trial that is being stopped may still raise."""
         if entry["status"] != "error" or self.get(entry["id"]) is None:
             self.folder.write_json(f"finished/{entry['id']}.json", dict(entry))
 

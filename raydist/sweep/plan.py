@@ -1,7 +1,7 @@
 """The plan of a sweep, checked as a whole: its settings, and its trials.
 
 A trial is a setting with a seed, named by a hash of both. So the same trial has the same name in every session, and a space may
-grow while what is finished stays so.
+grow while finished trials remain valid.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Trial:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """What its entry in the ledger begins with."""
+        """The first fields of its entry in the ledger."""
         return {"id": self.id, "choice": dict(self.choice), "seed": self.seed}
 
 
@@ -52,7 +52,7 @@ class Plan:
 
 
 def plan_sweep(config: Config) -> Plan:
-    """Check all of a sweep and expand what is known of it; a ConfigError lists every problem."""
+    """Check a whole sweep and expand the settings known so far; a ConfigError lists every problem."""
     sweep = config.sweep
     if sweep is None:
         raise ConfigError("there is nothing to sweep: the config has no section `sweep` (try raydist sweep debug_sweep)")
@@ -66,7 +66,7 @@ def plan_sweep(config: Config) -> Plan:
     if not problems and sweep.search != "optuna":
         choices = grid(axes) if sweep.search == "grid" else draw(axes, sweep.trials or DEFAULT_TRIALS, config.seed)
         settings, wrong = _check_settings(base, choices)
-    if problems or wrong or sweep.search == "optuna":  # one by one: the same value is wrong in many settings
+    if problems or wrong or sweep.search == "optuna":  # value by value: a wrong one is in many settings
         alone = _check_settings(base, [{axis.key: value} for axis in axes for value in axis.values])[1]
         problems += alone or wrong
     if problems:
@@ -80,14 +80,14 @@ def plan_sweep(config: Config) -> Plan:
 
 
 def _typed_axis(base: Config, axis: Axis) -> Axis:
-    """With values as a later session reads them from the ledger: 3e-5, where YAML gives "3e-5"."""
+    """The axis with values as a later session reads them from the ledger: 3e-5 for YAML's "3e-5"."""
     if axis.kind != "choice":
         return axis
     return replace(axis, values=tuple(typed(base, {axis.key: value})[axis.key] for value in axis.values))
 
 
 def _check_settings(base: Config, choices: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The settings that are right, and what is wrong with the others."""
+    """The valid settings, and the problems of the others."""
     right, wrong = [], []
     for choice in choices:
         try:
@@ -97,7 +97,7 @@ def _check_settings(base: Config, choices: Iterable[dict[str, Any]]) -> tuple[li
     return right, wrong
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- rejected sweeps -------------------------------------------------------------------------------------------------
 
 
 def _check_grid(sweep: SweepConfig, axes: Sequence[Axis]) -> list[str]:
@@ -110,7 +110,7 @@ def _check_grid(sweep: SweepConfig, axes: Sequence[Axis]) -> list[str]:
 
 
 def _check_metric(config: Config) -> list[str]:
-    """Whether a trial of this task can be scored by the metric."""
+    """Problems of a metric that cannot score trials of this task."""
     if config.task == "cross_encoder":
         return ["task: a sweep is of readers or retrievers, and this is a cross_encoder"]
     return _check_retriever(config) if config.task == "retriever" else _check_reader(config)
@@ -136,7 +136,7 @@ def _check_retriever(config: Config) -> list[str]:
 
 
 def _check_test(sweep: SweepConfig, instead: str) -> list[str]:
-    """A setting that a test set has chosen is one that the test set no longer tests."""
+    """Reject a metric of a test set: it would no longer test the setting that it chose."""
     if sweep.metric_is_test == "allow":
         return []
     return [

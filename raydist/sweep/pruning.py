@@ -1,4 +1,4 @@
-"""What is deleted of trials that are not among the best: models, checkpoints, stages. Their numbers stay."""
+"""Deletes models, checkpoints and stages of trials that are not among the best. Their numbers stay."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from raydist.runs.clean import used_stages
 from raydist.runs.stages import StageUse, read_stages, write_stages
 
 HEAVY = ("checkpoints", "best", "model", "predictions")
-OF_ITS_MODEL = {"predictions", "vectors", "dense_hits", "top_hits", "rerank_scores"}  # stages that no other trial makes
+OF_ITS_MODEL = {"predictions", "vectors", "dense_hits", "top_hits", "rerank_scores"}  # stages unique to a trial
 
 
 def prune_runs(storage: Storage, runs: Sequence[str], *, is_over: bool) -> None:
-    """Delete what is heavy in these runs. What one of them still writes may hinder that, and goes with the next call."""
+    """Delete the large files of these runs. A deletion blocked by a run that still writes is left to the next call."""
     for name in [f"{run}/{heavy}" for run in runs for heavy in HEAVY]:
         with contextlib.suppress(OSError):
             storage.delete(name)
@@ -23,8 +23,8 @@ def prune_runs(storage: Storage, runs: Sequence[str], *, is_over: bool) -> None:
 
 
 def _drop_stages(storage: Storage, runs: Sequence[str], *, is_over: bool) -> None:
-    """Delete stages that only these runs refer to: those made with their models, and once no trial is left, the others, too;
-    until then, one that is to come may take its silver pairs from them.
+    """Delete stages that only these runs use: those made with their models and, once no trial is left, the others, too; until
+    then a later trial may take its silver pairs from them.
     """
 
     def may_go(use: StageUse) -> bool:

@@ -1,4 +1,4 @@
-"""What a sweep reached: its settings ranked, as sweep.json and as a table."""
+"""The results of a sweep: its settings ranked, as sweep.json and as a table."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from raydist.sweep.plan import Plan, Trial
 
 @dataclass(frozen=True)
 class SettingScores:
-    """What the trials of one setting reached: by seed, and together."""
+    """The scores of one setting's trials: by seed, and together."""
 
     choice: dict[str, Any]
     trials: dict[int, str]  # seed -> id
-    status: dict[int, str]  # of the finished ones
-    values: dict[int, float]  # of those with a score, stopped ones included
+    status: dict[int, str]  # of finished trials, by seed
+    values: dict[int, float]  # scores, including those of stopped trials
 
     @property
     def done(self) -> list[float]:
@@ -31,13 +31,13 @@ class SettingScores:
 
     @property
     def mean(self) -> float | None:
-        """Of the trials that ran to their end; of stopped ones only where there is no other."""
+        """Over trials that ran to their end; over stopped ones only if there are no others."""
         values = self.done or list(self.values.values())
         return statistics.fmean(values) if values else None
 
     @property
     def deviation(self) -> float | None:
-        """Standard deviation over seeds (of the sample), which one trial has not."""
+        """Standard deviation over seeds (of the sample); None for a single trial."""
         return statistics.stdev(self.done) if len(self.done) > 1 else None
 
 
@@ -56,7 +56,7 @@ def rank(trials: Iterable[Trial], entries: Mapping[str, Mapping], metric: str, m
 
 
 def scores_of(trials: Sequence[Trial], entries: Mapping[str, Mapping], metric: str) -> SettingScores:
-    """What the trials of one setting reached."""
+    """The scores of one setting's trials."""
     ended = {trial.seed: entries[trial.id] for trial in trials if trial.id in entries}
     scores = {seed: entry.get("metrics", {}).get(metric) for seed, entry in ended.items()}
     return SettingScores(
@@ -68,7 +68,7 @@ def scores_of(trials: Sequence[Trial], entries: Mapping[str, Mapping], metric: s
 
 
 def best_trials(settings: Iterable[SettingScores], number: int, mode: str) -> list[str]:
-    """The ids whose models are kept: the best settings' first, within a setting the best score first."""
+    """The ids of trials whose models are kept: best setting first, and best score first within a setting."""
     sign = -1 if mode == "max" else 1
     ids = [
         setting.trials[seed]
@@ -80,7 +80,7 @@ def best_trials(settings: Iterable[SettingScores], number: int, mode: str) -> li
 
 
 def summary(name: str, config: Config, plan: Plan, settings: Sequence[SettingScores]) -> dict[str, Any]:
-    """sweep.json: everything that the table and the report are made of."""
+    """sweep.json: all data of the table and the report."""
     sweep = config.sweep
     assert sweep is not None
     rows = [_row(setting) for setting in settings]
@@ -114,7 +114,7 @@ def _row(setting: SettingScores) -> dict[str, Any]:
 
 
 def show(value: Any) -> str:
-    """A value in a table."""
+    """Format a value for a table."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return "off" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""What a sweep may try: a space over dotted keys -> axes -> settings. A setting is a choice of values, one for each key."""
+"""The search space of a sweep: a space over dotted keys -> axes -> settings. A setting has one value for each key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_SWEPT = {
     **{"name": "", "storage": "", "task": "", "sweep": "", "seed": "use sweep.seeds"},
     **{"cluster": "it changes no result", "track": "it changes no result"},
 }
-TRIES = 100  # draws in a row that bring nothing new, before a finite space counts as exhausted
+TRIES = 100  # repeated draws in a row before a finite space counts as exhausted
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Axis:
         return self.tidy(rng.uniform(low, high))
 
     def tidy(self, value: float) -> float:
-        """Six digits are enough to read and to type again."""
+        """Round to six digits, enough to read and retype."""
         return min(max(float(f"{value:.6g}"), self.values[0]), self.values[1])
 
 
 def read_space(space: Mapping[str, Any]) -> tuple[list[Axis], list[str]]:
-    """The axes of a space, and what is wrong with it. Keys may be nested, as overrides on the command line leave them."""
+    """The axes and the problems of a space. Keys may be nested, as command-line overrides leave them."""
     axes, problems = [], []
     for key, value in _leaves(space):
         kind, values = "choice", value
@@ -68,7 +68,7 @@ def read_space(space: Mapping[str, Any]) -> tuple[list[Axis], list[str]]:
 
 
 def _leaves(space: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
-    """(dotted key, list or {kind: list}). A key may stand twice, dotted and nested: the later one counts."""
+    """(dotted key, list or {kind: list}). A key may occur twice, dotted and nested: the later one counts."""
     leaves: dict[str, Any] = {}
     for name, value in space.items():
         key = f"{path}.{name}" if path else str(name)
@@ -94,7 +94,7 @@ def _wrong_values(kind: str, values: Any) -> str | None:
     if len(values) != 2:
         return f"{kind} takes [low, high], got {list(values)}"
     try:
-        low, high = (float(value) for value in values)  # YAML takes 3e-5 for a string
+        low, high = (float(value) for value in values)  # YAML reads 3e-5 as a string
     except (TypeError, ValueError):
         return f"{kind} takes two numbers, got {list(values)}"
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -117,7 +117,7 @@ def grid(axes: Sequence[Axis]) -> list[dict[str, Any]]:
 
 
 def draw(axes: Sequence[Axis], number: int, seed: int) -> list[dict[str, Any]]:
-    """So many different settings, the n-th of them a function of (seed, n): more of them later begin with the same."""
+    """`number` different settings, the n-th a function of (seed, n): a longer draw begins with the same ones."""
     settings: dict[str, dict[str, Any]] = {}
     tried = since = 0
     while len(settings) < number and since < TRIES:
@@ -130,7 +130,7 @@ def draw(axes: Sequence[Axis], number: int, seed: int) -> list[dict[str, Any]]:
 
 
 def applied(base: Config, choice: Mapping[str, Any]) -> Config:
-    """The config of a setting. A copy goes in: a value may be a section, of which another key changes a part."""
+    """The config of a setting. Values are copied: one may be a section that another key changes in part."""
     return override(base, copy.deepcopy(dict(choice)))
 
 

@@ -1,4 +1,4 @@
-"""Settings that a searcher chooses by what earlier ones reached: Optuna's TPE over the axes of a space."""
+"""Settings chosen by a searcher from earlier results: Optuna's TPE over the axes of a space."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASKED = "asked.json"
 
 
 class Study:
-    """Optuna's TPE over the axes. Results of earlier sessions go in (`know`) before the first question."""
+    """Optuna's TPE over the axes. Results of earlier sessions are added with `know` before the first question."""
 
     def __init__(self, axes: Sequence[Axis], seed: int, mode: str) -> None:
         import optuna
@@ -34,14 +34,14 @@ class Study:
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if axis.kind == "choice":
-            return CategoricalDistribution(range(len(axis.values)))  # places: a value may be a whole section
+            return CategoricalDistribution(range(len(axis.values)))  # positions: a value may be a whole section
         if axis.kind == "int":
             return IntDistribution(*axis.values)
         low, high = axis.values
         return FloatDistribution(low, high, log=axis.kind == "loguniform")
 
     def ask(self) -> tuple[Any, dict[str, Any]]:
-        """A setting to try, and the question that `tell` answers."""
+        """A question, to be answered with `tell`, and its setting."""
         trial = self.study.ask(self.distributions)
         choice = {}
         for key, value in trial.params.items():
@@ -50,13 +50,13 @@ class Study:
         return trial, choice
 
     def tell(self, question: Any, value: float | None) -> None:
-        """The answer to a question; None where there is no score."""
+        """Answer a question with a score; None if there is none."""
         from optuna.trial import TrialState
 
         self.study.tell(question, value, state=TrialState.COMPLETE if value is not None else TrialState.FAIL)
 
     def know(self, choice: Mapping[str, Any], score: float) -> bool:
-        """A result of an earlier session; False where it lies outside the space."""
+        """Add a result of an earlier session; False if it lies outside the space."""
         from optuna.trial import create_trial
 
         params = {}
@@ -79,15 +79,15 @@ class Study:
 class StudySession:
     """A study over the sessions of a sweep: its questions are in asked.json, their answers in the ledger.
 
-    A question is a setting, answered once all its seeds came to an end. A question that was asked is carried through.
+    A question is a setting, answered once all its seeds have ended. Every question is carried through.
     """
 
     def __init__(self, config: Config, plan: Plan, folder: Storage) -> None:
         assert config.sweep is not None
         self.plan, self.folder, self.metric = plan, folder, config.sweep.metric
-        fresh = int(np.random.SeedSequence([config.seed, len(self.asked())]).generate_state(1)[0])  # asks something new
+        fresh = int(np.random.SeedSequence([config.seed, len(self.asked())]).generate_state(1)[0])  # to ask something new
         self.study = Study(plan.axes, fresh, config.sweep.mode)
-        self.open: dict[str, tuple[Any, tuple[Trial, ...]]] = {}  # settings without an answer: the study's own trial, and ours
+        self.open: dict[str, tuple[Any, tuple[Trial, ...]]] = {}  # unanswered settings: the study's own trial, and ours
         self.is_exhausted = False
 
     def asked(self) -> list[dict[str, Any]]:
@@ -95,9 +95,9 @@ class StudySession:
         return self.folder.read_json(ASKED) if self.folder.exists(ASKED) else []
 
     def recall(self, entries: Mapping[str, Mapping[str, Any]]) -> list[Trial]:
-        """The trials of earlier questions; the study learns what the finished ones among them reached."""
+        """The trials of earlier questions; the study receives the results of the finished ones."""
         keys = {axis.key for axis in self.plan.axes}
-        choices = [choice for choice in self.asked() if choice.keys() == keys]  # others: of another space under this name
+        choices = [choice for choice in self.asked() if choice.keys() == keys]  # others belong to another space of this name
         for choice in choices:
             self.open[fingerprint(choice)] = None, self._trials(choice)
             self.answer(choice, entries)
@@ -109,7 +109,7 @@ class StudySession:
             question, drawn = self.study.ask()
             try:
                 choice = typed(self.plan.base, drawn)
-            except InputError:  # right one by one, wrong together
+            except InputError:  # values valid alone, but not together
                 self.study.tell(question, None)
                 continue
             trials = self._trials(choice)
@@ -123,7 +123,7 @@ class StudySession:
         return ()
 
     def answer(self, choice: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> None:
-        """Tell the study what a setting reached, once all its seeds came to an end."""
+        """Pass a setting's result to the study, once all its seeds have ended."""
         key = fingerprint(dict(choice))
         question, trials = self.open.get(key, (None, ()))
         if not trials or not all(trial.id in entries for trial in trials):

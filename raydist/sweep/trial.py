@@ -1,4 +1,4 @@
-"""A trial of a sweep as a run like any other, in <sweep>/trials/ID."""
+"""A trial of a sweep as an ordinary run in <sweep>/trials/ID."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from raydist.sweep.plan import Trial
 
 
 class TrialFlow(Protocol):
-    """What trials of a task share, and what each makes of its own: `reader/trials.py`, `retrieval/trials.py`."""
+    """A task's trials, with their shared and their own stages: `reader/trials.py`, `retrieval/trials.py`."""
 
     def shared_settings(self, config: Config, *, all_stages: bool = True) -> dict[str, Any]:
-        """The settings that decide what trials share."""
+        """The settings behind the stages that trials share."""
         ...
 
     def base_settings(self, config: Config) -> dict[str, Any] | None:
-        """The settings that decide what the base reader is, or the cross-encoder; None where there is none."""
+        """The settings that define the base reader or the cross-encoder; None if there is none."""
         ...
 
     def prepare_trials(self, run: Run, *, all_stages: bool = True) -> dict[str, str]:
-        """Make what trials share; the fingerprints of their data sets. All stages, or those of the data sets alone."""
+        """Make all shared stages, or only those of data sets; returns the fingerprints of the data sets."""
         ...
 
     def run_trial(self, run: Run, *, callbacks: Sequence[Any] = ()) -> dict[str, str]:
-        """Train and score one trial; the fingerprints of its data sets."""
+        """Train and score one trial; returns the fingerprints of its data sets."""
         ...
 
 
 def trial_flow(config: Config) -> TrialFlow:
-    """That of a config's task."""
+    """The trial flow of a config's task."""
     if config.task == "retriever":
         from raydist.retrieval import trials as retrieval_trials
 
@@ -57,7 +57,7 @@ class TrialOrder:
     trial: Trial
     sweep: str  # the folder's URI
     config: Config
-    base: str | None  # the run that it shares with others
+    base: str | None  # the run shared with other trials
 
     def to_json(self) -> str:
         plain = {"choice": dict(self.trial.choice), "seed": self.trial.seed, "sweep": self.sweep, "base": self.base}
@@ -71,7 +71,7 @@ class TrialOrder:
 
 
 def run_trial(order: TrialOrder, machine: Machine, *, callbacks: Sequence[Any] = ()) -> None:
-    """Train and score a trial, whose shared stages are made already, and write its entry in the ledger."""
+    """Train and score a trial whose shared stages exist, and write its entry in the ledger."""
     began = time.time()
     entry = order.trial.entry
     try:
@@ -115,8 +115,8 @@ def trial_config(config: Config, sweep: str, trial: Trial, *, threads: int | Non
 
 
 def base_name(sweep: str, config: Config) -> str | None:
-    """The run of the base reader, or of the cross-encoder, that all trials share for which it would be the same; None for a
-    reader of one stage.
+    """The run of the base reader or cross-encoder, shared by all trials with the same settings for it; None for a one-stage
+    reader.
     """
     settings = trial_flow(config).base_settings(config)
     return None if settings is None else f"{sweep}/bases/{fingerprint(settings)[:12]}"

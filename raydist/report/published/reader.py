@@ -1,7 +1,7 @@
 """Published numbers of readers beside a run's own, and where the settings differ (docs/methods.md 3.10, 4.10, 6.8).
 
-Only numbers that the papers print, each under the setting it was printed for. A number is found by the test set's name, and by
-the objectives of the run: ``Row.objectives`` are the settings that a run must have for the row to speak of it.
+Only numbers printed in the papers, each under its printed setting. A number is found by the test set's name and the run's
+objectives: ``PublishedRow.objectives`` are the settings that a run must have for the row to apply.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ OUT_OF_DOMAIN = ("hotpotqa", "newsqa", "naturalquestions")
 OUT = Key("out_of_domain")  # the mean over these
 
 
-# --- what a run has --------------------------------------------------------------------------------------------------
+# --- a run's data ----------------------------------------------------------------------------------------------------
 
 
 def known_as(name: str) -> str:
-    """Which of the published test sets a name means: ``real_addsent`` is addsent; "" for none."""
+    """The published test set that a name refers to: ``real_addsent`` is addsent; "" for none."""
     plain = name.lower()
     words = set(re.split(r"[^a-z0-9]+", plain))
     if words & {"v2", "swap", "reqa", "multireqa"}:
-        return ""  # close in name, not in kind
+        return ""  # similar names, different sets
     for test_set, signs in (
         ("addonesent", ("addonesent", "hcverifysample")),
         ("addsent", ("addsent", "hcverifyall")),
@@ -55,7 +55,7 @@ def language_of(name: str) -> str:
 
 
 def sources(run: ReportedRun, which: str) -> list[str]:
-    """What the data set ``which`` was read from: a hub name, or files with the folder they are in."""
+    """The sources of the data set ``which``: a hub name, or files with their folder."""
     source = run.setting("data", which) if which in ("train", "dev") else run.setting("data", "test", which)
     if isinstance(source, str | list):
         source = {"files": source}
@@ -68,7 +68,7 @@ def sources(run: ReportedRun, which: str) -> list[str]:
 
 
 def own_scores(run: ReportedRun) -> dict[Key, tuple[str, float]]:
-    """Every score of a set that has a published name: the run's own name for the set, and the value."""
+    """The score of every set with a published name: the run's own name for the set, and the value."""
     found: dict[Key, tuple[str, float]] = {}
     for name, scored in sorted(run.scores().items(), key=lambda item: not known_as(item[0])):  # a name before a file's name
         read_from = sources(run, name)
@@ -97,22 +97,22 @@ def own_scores(run: ReportedRun) -> dict[Key, tuple[str, float]]:
 
 
 def _only(found: Iterable[str]) -> str:
-    """What is found, if it is one thing."""
+    """The only distinct element, if there is just one."""
     kinds = set(found)
     return kinds.pop() if len(kinds) == 1 else ""
 
 
 def objectives_of(run: ReportedRun) -> dict[str, dict[str, Any]]:
-    """The objectives besides the span loss, with their settings; without one whose settings leave the plain span loss."""
+    """The objectives besides the span loss, with their settings; without one whose settings amount to it."""
     given = run.setting("objectives")
     found = {name: section for name, section in given.items() if name != "span"} if isinstance(given, dict) else {}
-    off = {"hard_learning": ("mode", "ce"), "answer_contrast": ("alpha", 0)}  # ablations as one may write them, too
+    off = {"hard_learning": ("mode", "ce"), "answer_contrast": ("alpha", 0)}  # another way to write ablations
     is_off = {name: found[name].get(key) == value for name, (key, value) in off.items() if isinstance(found.get(name), dict)}
     return {name: section for name, section in found.items() if isinstance(section, dict) and not is_off.get(name)}
 
 
 def fits(row: PublishedRow, objectives: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a run with these objectives did what the row did, and perhaps more."""
+    """Whether a run with these objectives includes all settings of the row."""
     if row.objectives is None or not row.objectives.keys() <= objectives.keys():
         return False
     wanted = ((objectives[name].get(key), value) for name, given in row.objectives.items() for key, value in given.items())
@@ -132,7 +132,7 @@ def in_use(dotted: str, objectives: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def warmup(run: ReportedRun) -> str | None:
-    """How long the rate rises, in one form for all ways to say it: a share of the steps, or examples, whatever the batch."""
+    """The length of warm-up in one form for all settings: a share of the steps or, for any batch size, examples."""
     optim, batch_size = run.setting("optim"), run.setting("train", "batch_size")
     if not isinstance(optim, dict):
         return None
@@ -145,7 +145,7 @@ def warmup(run: ReportedRun) -> str | None:
 
 
 def choose_setting(run: ReportedRun, paper: tuple[Table, ...]) -> Table:
-    """Of a paper's settings that of the run's model and number of languages, else the first."""
+    """The paper's table for the run's model and number of languages, else the first."""
     model = str(model_name(run) or "").split("/")[-1]
     codes = {code for code in map(language_of, sources(run, "train")) if code}
     languages = "several" if len(codes) > 1 else "one"
@@ -156,9 +156,9 @@ def choose_setting(run: ReportedRun, paper: tuple[Table, ...]) -> Table:
 
 
 def published(runs: Sequence[ReportedRun], name: str | None = None) -> Html | None:
-    """Our numbers beside those of each paper whose method, or plain reader, the runs trained; they differ in their seed alone.
+    """Our numbers beside those of each paper whose method, or plain reader, the runs trained; runs differ only in their seed.
 
-    With a name they are a part of a comparison.
+    With a name they are part of a comparison.
     """
     objectives, parts = objectives_of(runs[0]), []
     for paper in papers():
@@ -181,7 +181,7 @@ def _beside(
     own = {key: value for found in reversed(by_run) for key, value in found.items()}
     plain = [row for row in setting.rows if row.objectives == {}]
     trained_on = _trained_on(runs[0])
-    best = "best" in setting.runs  # then our best is compared, else our mean
+    best = "best" in setting.runs  # compare our best, else our mean
 
     def speaks_of(key: Key) -> bool:
         wanted = setting.trained_on or ("squad" if key == OUT else key.test_set)
@@ -219,7 +219,7 @@ def _beside(
     if name:
         return join(parts)
     others = [row for row in setting.rows if row.scores.keys() & set(keys)]
-    if len(keys) > len(others):  # the longer side goes down
+    if len(keys) > len(others):  # the longer side goes into rows
         listed = [[_title(key), *(_printed(row.scores.get(key)) for row in others)] for key in keys]
         all_rows = table(["Score", *(row.method for row in others)], listed)
     else:
@@ -229,7 +229,7 @@ def _beside(
 
 
 def beware(sets: Mapping[str, tuple[int, int]]) -> Html | None:
-    """A loud word where sets, by name, have fewer questions (or sentences) than the published numbers rest on."""
+    """A prominent warning if sets, by name, have fewer questions (or sentences) than those behind the published numbers."""
     if not sets:
         return None
     listed = "; ".join(f"{name}: {ours:,} here, {theirs:,} there" for name, (ours, theirs) in sets.items())
@@ -238,7 +238,7 @@ def beware(sets: Mapping[str, tuple[int, int]]) -> Html | None:
 
 
 def is_small(ours: Any, theirs: Any) -> bool:
-    """Whether a test set lacks more than a few of the published one."""
+    """Whether a test set lacks more than a few of the published questions."""
     return is_number(ours) and is_number(theirs) and ours < WHOLE * theirs
 
 
@@ -257,7 +257,7 @@ def _small_sets(
 
 
 def _seen(values: list[float], best: bool) -> list[object]:
-    """A run's value, or mean, deviation and maximum of several; what is compared is bold."""
+    """A run's value, or mean, deviation and maximum of several; the compared value is bold."""
     if not values[1:]:
         return [el("b", f"{values[0]:.2f}", class_="n")]
     shown = [(float(np.mean(values)), not best), (float(np.std(values, ddof=1)), False), (max(values), best)]
@@ -324,13 +324,13 @@ def differences(
 
 
 def _members(keys: Iterable[Key], own: Mapping[Key, object]) -> list[Key]:
-    """One key of each set and language, those behind the mean out of domain among them."""
+    """One key of each set and language, including those behind the out-of-domain mean."""
     sets = [key for key in keys if key != OUT] + [Key(name) for name in OUT_OF_DOMAIN if OUT in keys and Key(name) in own]
     return list({(key.test_set, key.language): key for key in sets}.values())
 
 
 def _trained_on(run: ReportedRun) -> str:
-    """The published data set that the training data come from, as far as their names say."""
+    """The published data set that the training data come from, judged by names."""
     return _only(map(known_as, sources(run, "train")))
 
 
@@ -343,7 +343,7 @@ def _train_questions(run: ReportedRun) -> int | None:
 
 
 def _questions_of(run: ReportedRun, name: str, key: Key) -> Any:
-    """How many questions a score of a run rests on."""
+    """The number of questions behind a run's score."""
     return run.scores()[name].get("originals") if key.test_set == ORIGINAL else _questions(run, name, key.language)
 
 
@@ -357,7 +357,7 @@ def _questions(run: ReportedRun, test_set: str, language: str) -> int | None:
 
 
 def _exactness(row: PublishedRow) -> int:
-    """How many settings of the run a row speaks of."""
+    """The number of the run's settings that a row names."""
     return sum(1 + len(given) for given in (row.objectives or {}).values())
 
 
@@ -373,7 +373,7 @@ def _cell(row: PublishedRow | None, key: Key) -> Html | None:
 
 
 def _printed(value: float | None) -> str | None:
-    """With as many digits as the paper gives; a computed mean with two."""
+    """A value with as many digits as in the paper; a computed mean with two."""
     return None if value is None else str(round(value, 2))
 
 
@@ -385,5 +385,5 @@ def _title(key: Key, name: str | None = None) -> str:
 
 
 def say_setting(value: Any) -> str:
-    """A setting as one would write it: 87,599 but 0.00003."""
+    """A setting as readable text: 87,599 but 0.00003."""
     return f"{value:g}" if isinstance(value, float) else number(value)

@@ -1,6 +1,6 @@
 """Published numbers of mining and retrieval beside a run's own (docs/methods.md 5.4, 5.9).
 
-The paper's tables are lost: mining.yaml has what its text says.
+The paper's tables are lost: mining.yaml has the numbers in its text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raydist.report.runs import ReportedRun
 
 
 def known_set(run: ReportedRun, which: str) -> str:
-    """Which of the published sets the corpus "train" or a test set is, by its name or its files; "" for none."""
+    """The published set that the corpus "train" or a test set is, by its name or files; "" for none."""
     source = run.setting("corpus", "train") if which == "train" else run.setting("corpus", "test", which)
     files = source.get("files") if isinstance(source, dict) else source
     for name in [which, *([files] if isinstance(files, str) else files or [])]:
@@ -32,7 +32,7 @@ def known_set(run: ReportedRun, which: str) -> str:
 
 
 def published_retrieval(run: ReportedRun) -> Html | None:
-    """Our numbers beside those of the paper, for each test set that it speaks of."""
+    """Our numbers beside those of the paper, for each of its test sets."""
     paper, parts = mining_paper(), []
     for name, found in scores_by_set(run).items():
         known = paper.sets.get(known_set(run, name))
@@ -75,7 +75,7 @@ def _row(title: str, ours: float, theirs: float, signed: bool = False) -> list[o
 
 
 def differences(run: ReportedRun, test_set: str, known: MinedSet) -> list[list[object]]:
-    """What, as published, and in this run, of everything that is known of both and is not the same."""
+    """(name, published value, value of this run) for all known facts that differ."""
     paper = mining_paper()
     train = paper.sets.get(known_set(run, "train"))
     compared: list[tuple[object, Any, Any]] = [

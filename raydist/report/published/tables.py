@@ -1,7 +1,7 @@
-"""The papers' numbers, read from the YAML files of this folder and checked: nothing is in a file that is not read.
+"""The papers' numbers, read from the YAML files of this folder and checked: files contain no unread values.
 
-A file holds the tables of one paper. ``common`` has what its tables share; what a table says itself comes first. Scores are
-``test_set: value`` where a set has one score, and else ``test_set: {measure: {language: value}}``.
+A file holds the tables of one paper. ``common`` has values shared by its tables; a table's own values take precedence. Scores
+are ``test_set: value`` if a set has one score, and otherwise ``test_set: {measure: {language: value}}``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 LANGUAGES = ("en", "es", "de", "ar", "hi", "vi")  # of the cross-lingual paper, in the order of its tables
 AVERAGE = "average"  # over the six languages
-WARMUP = "Warm-up"  # among settings: stands for the three keys of optim that say how long it is
+WARMUP = "Warm-up"  # among settings: stands for the three keys of optim that set its length
 PAPERS = ("infomax", "pfa", "two_stage")
-ORIGINAL = "original"  # the questions that an adversarial set was made from
-MEASURES = {"addsent": "addsent_f1", "addonesent": "addsent_f1", ORIGINAL: "original_f1"}  # of a set's one score; else F1
+ORIGINAL = "original"  # the source questions of an adversarial set
+MEASURES = {"addsent": "addsent_f1", "addonesent": "addsent_f1", ORIGINAL: "original_f1"}  # a set's one score; else F1
 
 Scores: TypeAlias = dict[str, float | dict[str, dict[str, float]]]
 
 
 class Key(NamedTuple):
-    """What a number is of."""
+    """Identifies a number: its test set, language and measure."""
 
     test_set: str
     measure: str = "f1"
@@ -66,29 +66,29 @@ class _PaperFile(_Closed):
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One method's numbers. ``objectives`` are the settings that a run must have for the row to speak of it; None: nothing
-    that raydist trains.
+    """One method's numbers. ``objectives`` are the settings that a run must have for the row to apply; None: raydist does not
+    train the method.
     """
 
     method: str
     scores: Mapping[Key, float]
     objectives: Mapping[str, Mapping[str, Any]] | None
     spread: Mapping[Key, float]
-    settings: Mapping[str, Any]  # where they are not those of the table; None: not stated
+    settings: Mapping[str, Any]  # if not those of the table; None: not stated
 
 
 @dataclass(frozen=True)
 class Table:
-    """What a table was made with, in the terms of a config."""
+    """A table's numbers and its settings, in the terms of a config."""
 
     title: str
     model: str
-    trained_on: str  # a data set, or "" for the training part of each test set's own
+    trained_on: str  # a data set, or "" for each test set's own training part
     train_questions: Mapping[str, int]
-    settings: Mapping[str, Any]  # dotted keys of a config and WARMUP; those of an objective count where it is on
+    settings: Mapping[str, Any]  # dotted keys of a config and WARMUP; an objective's count if it is on
     questions: Mapping[Key, int]  # of the test sets; Key(test_set) or Key(test_set, language=...)
     rules: Mapping[str, str]
-    runs: str  # what a number is over
+    runs: str  # the runs that a number summarises
     rows: tuple[PublishedRow, ...]
     languages: str  # of the training data: "one" or "several"
 
@@ -103,7 +103,7 @@ class Number(_Closed):
 
 
 class MinedSet(_Closed):
-    """What is published of mining on one corpus."""
+    """The published numbers of mining on one corpus."""
 
     title: str
     pairs: int  # gold, for training
@@ -168,7 +168,7 @@ def _questions(counts: Mapping[str, int | dict[str, int]]) -> Iterator[tuple[Key
 
 
 def _scores(scores: Scores) -> Iterator[tuple[Key, float]]:
-    """In the order in which they are shown: set by set and language by language; those of the k best come last."""
+    """Scores in display order: by set and language, with those of the k best last."""
     for name, found in scores.items():
         if isinstance(found, float):
             yield Key(name, MEASURES.get(name, "f1")), found
