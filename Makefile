@@ -33,7 +33,7 @@ $(VENV)/.bench: $(VENV)/.dev
 
 quickstart: $(VENV)/.runtime
 	$(BIN)/raydist run quickstart
-	$(BIN)/raydist run retrieval
+	$(BIN)/raydist run retrieval cross_encoder.model.name=runs/quickstart/model
 	$(BIN)/raydist report runs/quickstart runs/retrieval --out runs/report.html
 
 test: $(VENV)/.dev

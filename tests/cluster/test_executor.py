@@ -93,7 +93,7 @@ def test_a_killed_worker_is_replaced_and_the_bytes_are_the_same(on_ray, squares,
 
 def test_a_device_waits_for_no_reading_and_no_writing(on_ray, tmp_path):
     """They are operators of their own: tasks that read, an actor with the model, tasks that write."""
-    stage = Device(16, str(tmp_path / "log"), (0.3, 0.3, 0.1))
+    stage = Device(16, str(tmp_path / "log"), (0.6, 0.6, 0.2))  # long beside what a task costs
     made = on_ray(stage, **DEVICE)
     rows = pa.concat_tables(made.tables()).to_pydict()
     assert rows["n"] == list(range(16))
