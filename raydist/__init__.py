@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from raydist.api import train as train
     from raydist.asking.asker import Asker as Asker
     from raydist.errors import InputError as InputError
-    from raydist.library.library import Found as Found
     from raydist.library.library import Library as Library
+    from raydist.library.library import PassageHit as PassageHit
     from raydist.models.folders import model_folder as model_folder
     from raydist.objectives.answer_contrast import AnswerContrast as AnswerContrast
     from raydist.objectives.base import Batch as Batch
@@ -66,7 +66,7 @@ PUBLIC = {
     "Reader": "raydist.reader.answers",
     "Answer": "raydist.reader.answers",
     "Library": "raydist.library.library",
-    "Found": "raydist.library.library",
+    "PassageHit": "raydist.library.library",
     "Asker": "raydist.asking.asker",
     "Searcher": "raydist.retrieval.searcher",
     "BM25": "raydist.retrieval.bm25_texts",

@@ -8,7 +8,7 @@ from typing import cast
 
 from raydist.errors import InputError
 from raydist.files.storage import Storage
-from raydist.library.library import Found, Kind, Library, is_library_at
+from raydist.library.library import Kind, Library, PassageHit, is_library_at
 from raydist.retrieval.searcher import Hit, Searcher
 
 SHOWN = 300  # characters of a passage
@@ -26,7 +26,7 @@ def search_index(
     cross_encoder: str | None = None,
 ) -> str:
     """Search an index; return the results as text or JSON."""
-    found: list[Found | Hit]
+    found: list[PassageHit | Hit]
     if is_library_at(Storage(index)):
         library = Library.open(index, cross_encoder=cross_encoder)
         found = [*library.search(question, k, kind=cast(Kind, kind), where=where, rerank=rerank)]
@@ -35,19 +35,19 @@ def search_index(
     else:
         found = [*Searcher(index).search(question, k)]
     if as_json:
-        plain = [asdict(hit) if isinstance(hit, Found) else hit._asdict() for hit in found]
+        plain = [asdict(hit) if isinstance(hit, PassageHit) else hit._asdict() for hit in found]
         return json.dumps(plain, ensure_ascii=False, indent=1, default=str)
     return "\n".join(_shown(rank, hit) for rank, hit in enumerate(found, 1))
 
 
-def _shown(rank: int, hit: Found | Hit) -> str:
+def _shown(rank: int, hit: PassageHit | Hit) -> str:
     if isinstance(hit, Hit):
         return printable(f"{rank:3}  {hit.score:9.4f}  {hit.sentence_id}  {hit.text}")
     text = hit.text if len(hit.text) <= SHOWN else hit.text[:SHOWN].rsplit(" ", 1)[0] + " ..."
     return f"{rank:3}  {hit.score:9.4f}  {printable(source_line(hit))}\n     {printable(text)}"
 
 
-def source_line(hit: Found) -> str:
+def source_line(hit: PassageHit) -> str:
     """The location of a passage: `docs/cluster.md > Storage, line 41`, `report.pdf, page 7`."""
     place = " > ".join([hit.document_id, *hit.headings])
     if hit.page is not None:

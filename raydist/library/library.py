@@ -29,7 +29,7 @@ TRIES = 5  # to open a version, while a writer puts others in force
 
 
 @dataclass(frozen=True)
-class Found:
+class PassageHit:
     """A passage found by a search, with its source, metadata and scores.
 
     >>> import raydist
@@ -104,11 +104,11 @@ class Library:
     @overload
     def search(  # type: ignore[overload-overlap]  # a str is a sequence, too
         self, questions: str, k: int = 10, *, kind: Kind | None = None, where: str | None = None, rerank: int = 0
-    ) -> list[Found]: ...
+    ) -> list[PassageHit]: ...
     @overload
     def search(
         self, questions: Sequence[str], k: int = 10, *, kind: Kind | None = None, where: str | None = None, rerank: int = 0
-    ) -> list[list[Found]]: ...
+    ) -> list[list[PassageHit]]: ...
     def search(
         self,
         questions: str | Sequence[str],
@@ -117,7 +117,7 @@ class Library:
         kind: Kind | None = None,
         where: str | None = None,
         rerank: int = 0,
-    ) -> list[Found] | list[list[Found]]:
+    ) -> list[PassageHit] | list[list[PassageHit]]:
         """The k best passages for a question, or for each of several, of all that pass the condition `where`.
 
         `kind`: hybrid (the default, if there are vectors), bm25 or dense. `rerank`: how many passages a cross-encoder reranks
@@ -127,7 +127,9 @@ class Library:
             return self._search([questions], k, kind, where, rerank)[0]
         return self._search(list(questions), k, kind, where, rerank)
 
-    def _search(self, questions: list[str], k: int, kind: Kind | None, where: str | None, rerank: int) -> list[list[Found]]:
+    def _search(
+        self, questions: list[str], k: int, kind: Kind | None, where: str | None, rerank: int
+    ) -> list[list[PassageHit]]:
         kind = kind or self.kinds[0]
         if kind not in self.kinds:
             raise InputError(f"this library is searched by {' or '.join(self.kinds)}, not by {kind!r}")
@@ -147,7 +149,7 @@ class Library:
             lists = [self._reranked(question, found) for question, found in zip(questions, lists)]
         return [found[:k] for found in lists]
 
-    def _ranked(self, kind: Kind, hits: Mapping[str, BestRows], place: int, wanted: int) -> list[Found]:
+    def _ranked(self, kind: Kind, hits: Mapping[str, BestRows], place: int, wanted: int) -> list[PassageHit]:
         """The results for one question, best first."""
         row_of: dict[str, int] = {}
         scores: dict[str, dict[str, float]] = {}
@@ -161,7 +163,7 @@ class Library:
         order = self.settings.fuse().fuse(lists["bm25"], lists["dense"]) if kind == "hybrid" else lists[kind]
         return [self._passage(row_of[id], score, scores[id]) for id, score in order[:wanted]]
 
-    def _reranked(self, question: str, found: list[Found]) -> list[Found]:
+    def _reranked(self, question: str, found: list[PassageHit]) -> list[PassageHit]:
         logits = self._scorer.score([question], [self._indexed(hit) for hit in found], [0] * len(found), range(len(found)))
         scored = [
             replace(hit, score=logit, scores={**hit.scores, "cross_encoder": logit})
@@ -185,16 +187,16 @@ class Library:
             masks.append(mask & segment.left)
         return np.concatenate(masks)
 
-    def _passage(self, row: int, score: float, scores: Mapping[str, float]) -> Found:
+    def _passage(self, row: int, score: float, scores: Mapping[str, float]) -> PassageHit:
         """A row of the segments as a search result."""
         at = int(np.searchsorted(self._words.first_row, row, side="right")) - 1
         (values,) = self.segments[at].passages.slice(row - int(self._words.first_row[at]), 1).to_pylist()
         known = {name: values.pop(name) for name in PASSAGES.names}
         known["headings"] = tuple(known["headings"] or ())
         known |= {name: known[name] or "" for name in ("title", "language")}
-        return Found(score=score, scores=scores, metadata={k: v for k, v in values.items() if v is not None}, **known)
+        return PassageHit(score=score, scores=scores, metadata={k: v for k, v in values.items() if v is not None}, **known)
 
-    def _indexed(self, hit: Found) -> str:
+    def _indexed(self, hit: PassageHit) -> str:
         return with_headings(hit.title, hit.headings, hit.text) if self.settings.headings else hit.text
 
     # --- models, opened on first use ---------------------------------------------------------------------------------

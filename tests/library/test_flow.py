@@ -16,7 +16,7 @@ from raydist.here import Here
 from raydist.library import building
 from raydist.library.asked import printable, search_index
 from raydist.library.flow import put_in
-from raydist.library.library import Found, Library
+from raydist.library.library import Library, PassageHit
 from raydist.library.writer import LibraryWriter
 from raydist.runs.run import Run
 
@@ -136,5 +136,5 @@ def test_documents_are_told_from_configs(tmp_path, monkeypatch):
 
 
 def test_a_found_passage_is_plain_data():
-    found = Found("a#0", "a", 1.0, "text", "", (), None, None, "en")
+    found = PassageHit("a#0", "a", 1.0, "text", "", (), None, None, "en")
     assert (found.metadata, found.scores) == ({}, {})
