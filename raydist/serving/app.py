@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,9 +13,11 @@ from starlette.exceptions import HTTPException
 import raydist
 from raydist.config.serving import ServingConfig
 from raydist.errors import InputError
-from raydist.serving.service import Asked, Refusal, Service
-
-log = logging.getLogger(__name__)
+from raydist.serving.guard import Guard
+from raydist.serving.limits import Limited, Tokens
+from raydist.serving.metrics import CONTENT_TYPE, Metrics
+from raydist.serving.responses import as_json, error, refusal
+from raydist.serving.service import Asked, Refusal, Service, Unavailable
 
 
 class Body(BaseModel):
@@ -48,6 +47,7 @@ def create_app(
     *,
     routers: Sequence[APIRouter] = (),
     public: Sequence[str] = (),
+    metrics: Metrics | None = None,
 ) -> FastAPI:
     """The API over a service.
 
@@ -56,14 +56,16 @@ def create_app(
     Refusal for others. `public` are paths without a token, such as those of a page; one that ends with `/*` is all below it.
     """
     app = FastAPI(title="raydist", version=raydist.__version__, docs_url=None, redoc_url=None)
-    app.state.service, app.state.settings = service, settings
-    app.include_router(_endpoints(service, settings))
+    metrics = metrics or Metrics()
+    app.state.service, app.state.settings = Limited(service, settings, metrics), settings
+    app.include_router(_endpoints(app.state.service, settings))
+    app.include_router(_health(app.state.service, metrics))
     for router in routers:
         app.include_router(router)
     for kind, handler in ((RequestValidationError, _wrong_body), (InputError, _wrong_input), (Refusal, _refused)):
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(HTTPException, _no_such_thing)
-    app.add_exception_handler(Exception, _failed)
+    app.add_middleware(Guard, settings=settings, tokens=Tokens.of(settings), metrics=metrics, public=tuple(public))
     return app
 
 
@@ -85,10 +87,29 @@ def _endpoints(service: Service, settings: ServingConfig) -> APIRouter:
         """The index and the models in force."""
         return as_json(await service.describe())
 
+    return router
+
+
+def _health(service: Service, metrics: Metrics) -> APIRouter:
+    router = APIRouter()
+
     @router.get("/healthz")
     async def alive() -> Response:
         """Whether the process lives."""
         return as_json({"status": "alive"})
+
+    @router.get("/readyz")
+    async def ready() -> Response:
+        """Whether questions are answered: the index and the models are open."""
+        try:
+            return as_json({"status": "ready", "library": {"version": (await service.describe())["version"]}})
+        except Unavailable as refused:
+            return refusal(refused)
+
+    @router.get("/metrics")
+    async def numbers() -> Response:
+        """Numbers for Prometheus."""
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
 
     return router
 
@@ -98,10 +119,6 @@ def _asked(body: SearchBody, settings: ServingConfig) -> Asked:
         text = getattr(body, name) or ""
         if len(text) > settings.max_question:
             raise InputError(f"{name} has {len(text)} characters; {settings.max_question} are allowed")
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InputError(f"{name} holds half of a surrogate pair; decode it anew") from None
     if not any(map(str.isalnum, body.question)):
         raise InputError("question has no word; ask something")
     if body.k is not None and body.k > settings.max_k:
@@ -110,35 +127,6 @@ def _asked(body: SearchBody, settings: ServingConfig) -> Asked:
 
 
 # --- answers and errors ----------------------------------------------------------------------------------------------
-
-
-def as_json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A JSON response in ASCII; numbers that JSON does not have are null, dates are texts."""
-    try:
-        text = json.dumps(value, default=str, allow_nan=False)
-    except ValueError:
-        text = json.dumps(_finite(value), default=str)
-    return Response(text, status, headers, "application/json")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """An error as all of them look: one sentence."""
-    return as_json({"error": message}, status, headers)
-
-
-def refusal(refused: Refusal) -> Response:
-    headers = {} if refused.retry_after is None else {"Retry-After": str(max(1, math.ceil(refused.retry_after)))}
-    if refused.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return error(refused.status, str(refused), headers)
 
 
 async def _refused(request: Request, refused: Exception) -> Response:
@@ -160,8 +148,3 @@ async def _wrong_body(request: Request, wrong: Exception) -> Response:
 async def _no_such_thing(request: Request, wrong: Exception) -> Response:
     assert isinstance(wrong, HTTPException)
     return error(wrong.status_code, str(wrong.detail), dict(wrong.headers or {}))
-
-
-async def _failed(request: Request, fault: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=fault)
-    return error(500, "this failed, and the log of the service says why")
