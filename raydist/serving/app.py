@@ -147,4 +147,6 @@ async def _wrong_body(request: Request, wrong: Exception) -> Response:
 
 async def _no_such_thing(request: Request, wrong: Exception) -> Response:
     assert isinstance(wrong, HTTPException)
+    if wrong.status_code == 400:  # a body that is no text
+        return error(422, "the body is no JSON in UTF-8")
     return error(wrong.status_code, str(wrong.detail), dict(wrong.headers or {}))

@@ -43,12 +43,11 @@ class GuardedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             if not self._received:  # the head of a request begins, and has so much time
                 self._wait(self.settings.slow)
             self._received += len(data)
-            if self._received > (DISCARDED_BYTES if self._is_discarding else HEAD_BYTES):
-                return self._cut_off("large")
         super().data_received(data)
         if not self._is_idle:
             self._stop_waiting()
-        return None
+        elif self._received > (DISCARDED_BYTES if self._is_discarding else HEAD_BYTES):
+            self._cut_off("large")
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -35,6 +35,16 @@ def trickle(client, text: bytes, seconds: float = 5.0) -> bool:
     return False
 
 
+def goes_on(client, part: bytes, most: int) -> int:
+    """How many parts the other side takes."""
+    for number in range(most):
+        try:
+            client.sendall(part)
+        except OSError:
+            return number
+    return most
+
+
 def test_a_head_that_trickles_is_cut_off(guarded):
     address = guarded(slow=0.5)
     with connected(address) as client:
@@ -65,9 +75,8 @@ def test_a_body_that_trickles_is_408(guarded):
 def test_a_head_without_end_is_cut_off(guarded):
     address = guarded()
     with connected(address) as client:
-        with pytest.raises(OSError):  # noqa: PT011  # a pipe that breaks, or a reset
-            for _ in range(1000):
-                client.sendall(b"X-Long: " + b"a" * 10_000 + b"\r\n" if _ else HEAD.encode())
+        client.sendall(HEAD.encode())
+        assert goes_on(client, b"X-Long: " + b"a" * 10_000 + b"\r\n", 1000) < 1000
         assert is_answered(address)
 
 
