@@ -266,6 +266,24 @@ def serve(
         serve_here(opening, settings)
 
 
+@app.command()
+def judge(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of retrieval that has mined.")],
+    port: Annotated[int, typer.Option(help="Of this machine; 0: a free one.")] = 8101,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="Where verdicts are added; default: RUN/judgements.jsonl.")
+    ] = None,
+) -> None:
+    """Mined pairs in a browser: accept, reject, skip, undo. `corpus.judgements` takes the file (docs/judging.md).
+
+    Example: raydist judge runs/retrieval
+    """
+    from raydist.config.serving import ServingConfig
+    from raydist.serving.views import judge_here
+
+    judge_here(run, ServingConfig(port=port), to)
+
+
 def ask_passage(reader: str, question: str, text: str, n_best: int, as_json: bool) -> None:
     """Print a passage's answers to a question: rank, probability, first and last character, text."""
     from raydist.reader.answers import Reader

@@ -50,6 +50,13 @@ class ServingConfig(Section):
     )
     cpus: float = key(1.0, "CPUs that Ray reserves for a replica", NOTHING, later=True, ge=0)
     gpus: float = key(0.0, "GPUs that Ray reserves for a replica with a model", NOTHING, later=True, ge=0)
+    judgements: str | None = key(
+        None,
+        "File that verdicts of the page are added to; null: judgements.jsonl beside an index on this disk, none on Ray Serve",
+        NOTHING,
+        later=True,
+    )
+    mined: str | None = key(None, "Run of retrieval whose mined pairs are judged at /judge", NOTHING, later=True)
     log_questions: bool = key(False, "Write questions to the log", NOTHING, later=True)
 
     def _problems(self) -> Iterator[str]:

@@ -51,11 +51,6 @@ class Journal:
         with self._open():
             return list(self._ledger.by_id.values())
 
-    @property
-    def last(self) -> Judgement | None:
-        with self._open():
-            return self._ledger.last
-
     @contextmanager
     def _open(self) -> Iterator[int]:
         """The file, locked, after the lines of other writers have been read."""

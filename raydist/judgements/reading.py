@@ -31,11 +31,6 @@ class Ledger:
             judgement = Judgement.of(row)
             self.by_id[judgement.id] = judgement
 
-    @property
-    def last(self) -> Judgement | None:
-        """The latest judgement that is not taken back."""
-        return next(reversed(self.by_id.values()), None)
-
 
 @dataclass(frozen=True)
 class Judgements:

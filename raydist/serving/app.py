@@ -55,11 +55,17 @@ def create_app(
     `request.app.state.service`, the settings as `request.app.state.settings`. They raise InputError for wrong input (422) and
     Refusal for others. `public` are paths without a token, such as those of a page; one that ends with `/*` is all below it.
     """
-    app = FastAPI(title="raydist", version=raydist.__version__, docs_url=None, redoc_url=None)
     metrics = metrics or Metrics()
-    app.state.service, app.state.settings = Limited(service, settings, metrics), settings
-    app.include_router(_endpoints(app.state.service, settings))
-    app.include_router(_health(app.state.service, metrics))
+    limited = Limited(service, settings, metrics)
+    app = guarded_app(settings, metrics, [_endpoints(limited, settings), _health(limited, metrics), *routers], public)
+    app.state.service = limited
+    return app
+
+
+def guarded_app(settings: ServingConfig, metrics: Metrics, routers: Sequence[APIRouter], public: Sequence[str] = ()) -> FastAPI:
+    """An app of some routers, guarded, with errors as all of them look."""
+    app = FastAPI(title="raydist", version=raydist.__version__, docs_url=None, redoc_url=None)
+    app.state.settings = settings
     for router in routers:
         app.include_router(router)
     for kind, handler in ((RequestValidationError, _wrong_body), (InputError, _wrong_input), (Refusal, _refused)):

@@ -11,14 +11,16 @@ from raydist.config.serving import ServingConfig
 from raydist.serving.answering import Answering, LocalService, Opening
 from raydist.serving.app import create_app
 from raydist.serving.metrics import Metrics
+from raydist.serving.pages import PUBLIC
 from raydist.serving.server import Server
 from raydist.serving.service import Service
+from raydist.serving.views import view_routers, with_judgements
 from raydist.terminal import say
 
 
 def serve_here(opening: Opening, settings: ServingConfig) -> None:
     """Serve an index from this process until it is told to end."""
-    metrics = Metrics()
+    metrics, settings = Metrics(), with_judgements(settings, opening.index)
     server = Server(settings, metrics)  # first: a port that is taken is found before models are loaded
     service = LocalService(Answering(opening), settings, metrics)
     for note in service.answering.live.asker.notes:
@@ -29,12 +31,12 @@ def serve_here(opening: Opening, settings: ServingConfig) -> None:
 
 def app_of(service: Service, settings: ServingConfig, metrics: Metrics) -> FastAPI:
     """The app as every way of serving has it."""
-    return create_app(service, settings, metrics=metrics)
+    return create_app(service, settings, metrics=metrics, routers=view_routers(settings), public=PUBLIC)
 
 
 def serve_app(server: Server, app: FastAPI, name: str, told: Callable[[str], None] = say) -> None:
     log_to_stderr()
-    told(f"{name} answers on {server.address} (POST /v1/ask, /v1/search); Ctrl-C ends it")
+    told(f"{name} answers on {server.address} (a page; POST /v1/ask, /v1/search); Ctrl-C ends it")
     server.run(app)
 
 

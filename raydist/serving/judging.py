@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from raydist.judgements.journal import Journal
 from raydist.judgements.judgement import Judgement
+from raydist.serving.app import Body
 from raydist.serving.pairs import MinedPairs, Show, Verdict
 from raydist.serving.responses import as_json
-
-
-class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Span(Body):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import yaml
 
 from raydist.corpus.sentence_table import SentenceTable
 from raydist.errors import InputError
 from raydist.files.storage import Storage
 from raydist.judgements.journal import Journal
 from raydist.judgements.judgement import Judgement
-from raydist.retrieval.corpus_stages import open_sentences
 from raydist.runs.stages import read_stages
 
 MINED = "mining/silver.parquet"
@@ -31,18 +32,18 @@ PLAIN = ("question_id", "sentence_id", "question", "sentence", "kept", "why_not"
 class MinedPairs:
     """All scored pairs of a run's last round of mining, the most doubtful first."""
 
-    def __init__(self, run: Storage, journal: Journal, source: str) -> None:
+    def __init__(self, run: Storage, open_journal: Callable[[], Journal], source: str) -> None:
         if not run.exists(MINED):
             raise InputError(
                 f"{run.uri} has no {MINED}: wanted a run of retrieval that has mined (raydist mine, or raydist run retrieval)"
             )
-        self.run, self.journal, self.source = run, journal, source
+        self.journal, self.source = open_journal(), source
         with run.open_input(MINED) as file:
             self._table = pq.read_table(file, columns=list(PLAIN))
         self.threshold = float(run.read_json("mining/yield.json").get("threshold") or 0.0)
         self._sentences, self._gold = _corpus_of(run)
-        ids = zip(self._table["question_id"].to_pylist(), self._table["sentence_id"].to_pylist())
-        self._row = {pair: row for row, pair in enumerate(ids)}
+        self._pairs = list(zip(self._table["question_id"].to_pylist(), self._table["sentence_id"].to_pylist()))
+        self._row = {pair: row for row, pair in enumerate(self._pairs)}
         p, kept = self._table["p"].to_numpy(), self._table["kept"].to_numpy(zero_copy_only=False)
         by_doubt = np.argsort(np.abs(p - self.threshold), kind="stable")
         self._order = {"near": by_doubt, "kept": by_doubt[kept[by_doubt]], "not kept": by_doubt[~kept[by_doubt]]}
@@ -52,14 +53,12 @@ class MinedPairs:
     def page(self, show: Show, verdict: Verdict, after: int, limit: int) -> list[dict[str, Any]]:
         """Pairs of an order with a verdict, from behind a place in it."""
         said, order = self._said(), self._order[show]
-        rows, places = self._table.select(["question_id", "sentence_id"]), []
-        for place in range(after + 1, len(order)):
-            (pair,) = rows.slice(int(order[place]), 1).to_pylist()
-            has = said.get((pair["question_id"], pair["sentence_id"]), "undecided")
-            if verdict in (has, "any"):
-                places.append(place)
-                if len(places) == limit:
-                    break
+        wanted = (
+            place
+            for place in range(after + 1, len(order))
+            if verdict in ("any", said.get(self._pairs[order[place]], "undecided"))
+        )
+        places = list(islice(wanted, limit))
         return [found | {"place": place} for found, place in zip(self._told([int(order[at]) for at in places], said), places)]
 
     def progress(self) -> dict[str, int]:
@@ -77,9 +76,7 @@ class MinedPairs:
         told = []
         for found in self._table.take(pa.array(rows, pa.int64())).to_pylist():
             pair = found["question_id"], found["sentence_id"]
-            told.append(
-                found | self._around(pair[1]) | {"gold": gold.get(pair[0], []), "verdict": said.get(pair, "undecided")}
-            )
+            told.append(found | self._around(pair[1]) | {"gold": gold.get(pair[0], []), "verdict": said.get(pair, "undecided")})
         return told
 
     def _around(self, sentence: str) -> dict[str, Any]:
@@ -129,7 +126,8 @@ class MinedPairs:
 
 def _corpus_of(run: Storage) -> tuple[SentenceTable | None, pa.Table | None]:
     """The sentences and the gold pairs that a run mined, if its stages are still there."""
-    storage = run.at("..")
+    name = (yaml.safe_load(run.read_bytes("config.yaml")) or {}).get("name", "") if run.exists("config.yaml") else ""
+    storage = run.at(*[".."] * len(str(name).split("/")))  # a run's name may have slashes
     folders = {use.title: use.folder for use in read_stages(run).values()}
     sentences, tables = (folders.get(title, "") for title in ("sentences of train", "corpus train"))
     if not (sentences and storage.exists(f"{sentences}/table")):
@@ -139,4 +137,4 @@ def _corpus_of(run: Storage) -> tuple[SentenceTable | None, pa.Table | None]:
     if tables and storage.exists(file):
         with storage.open_input(file) as opened:
             gold = pq.read_table(opened, columns=["question_id", "sentence_id"])
-    return open_sentences(storage.at(sentences)), gold
+    return SentenceTable(storage.at(sentences).local_copy("") / "table"), gold

@@ -38,7 +38,7 @@ def test_the_last_verdict_counts_unless_it_is_taken_back(tmp_path):
     assert [each.right for each in read_judgements([journal.path]).verdicts] == [False]
     assert journal.undo(second.id) == second
     assert [each.right for each in read_judgements([journal.path]).verdicts] == [True]
-    assert Journal(journal.path).last == skipped
+    assert Journal(journal.path).standing() == [first, skipped]
     with pytest.raises(InputError, match="no judgement"):
         journal.undo(second.id)
 
