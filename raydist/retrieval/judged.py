@@ -12,6 +12,7 @@ import pyarrow as pa
 from raydist.corpus.duplicates import duplicate_keys
 from raydist.corpus.schemas import GOLD_SCHEMA
 from raydist.corpus.sentence_table import SentenceTable
+from raydist.corpus.sentences import split_sentences
 from raydist.files.stage import ASIDE, Made, Part, Stage, Worker
 from raydist.files.storage import fingerprint, read_parquet
 from raydist.judgements.judgement import Judgement
@@ -91,16 +92,26 @@ def resolve(judgements: Sequence[Judgement], questions: pa.Table, sentences: Sen
 
 
 def _sentence(judgement: Judgement, sentences: SentenceTable) -> str | None:
-    """The id of the judged sentence in a corpus."""
+    """The id of the judged sentence in a corpus. Of a passage, it is the sentence that holds the answer."""
     if judgement.text is None:
         return None
-    text_key, bag_key = duplicate_keys(judgement.text)
-    row = int(sentences.find([judgement.text_id])[0]) if judgement.text_id else -1
-    if row < 0 or sentences.text_keys[row] != text_key:
-        rows = sentences.with_words(bag_key)
-        rows = rows[sentences.text_keys[rows] == text_key]
-        row = int(rows[0]) if len(rows) else -1
-    return str(sentences.ids(np.array([row]))[0]) if row >= 0 else None
+    found = _row_of(judgement.text, judgement.text_id, sentences)
+    if found < 0 and (answer := judgement.answer):
+        spans = split_sentences(judgement.text)
+        around = next((judgement.text[start:end] for start, end in spans if start <= answer.start < answer.end <= end), None)
+        found = _row_of(around, None, sentences) if around else -1
+    return str(sentences.ids(np.array([found]))[0]) if found >= 0 else None
+
+
+def _row_of(text: str, id: str | None, sentences: SentenceTable) -> int:
+    """The row of a sentence, -1 if there is none with this text."""
+    text_key, bag_key = duplicate_keys(text)
+    row = int(sentences.find([id])[0]) if id else -1
+    if row >= 0 and sentences.text_keys[row] == text_key:
+        return row
+    rows = sentences.with_words(bag_key)
+    rows = rows[sentences.text_keys[rows] == text_key]
+    return int(rows[0]) if len(rows) else -1
 
 
 def _gold_table(pairs: set[Pair], relevance: int) -> pa.Table:

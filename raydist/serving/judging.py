@@ -78,7 +78,7 @@ def pairs_router(pairs: MinedPairs) -> APIRouter:
     ) -> Response:
         """Pairs, the most doubtful first."""
         found = pairs.page(show, verdict, after, limit)
-        return with_progress({"pairs": found, "threshold": pairs.threshold, "run": pairs.source})
+        return with_progress({"pairs": found, "threshold": pairs.threshold, "run": pairs.name})
 
     @router.post("/v1/pairs/verdicts")
     def judge(verdict: PairVerdict) -> Response:

@@ -32,12 +32,12 @@ PLAIN = ("question_id", "sentence_id", "question", "sentence", "kept", "why_not"
 class MinedPairs:
     """All scored pairs of a run's last round of mining, the most doubtful first."""
 
-    def __init__(self, run: Storage, open_journal: Callable[[], Journal], source: str) -> None:
+    def __init__(self, run: Storage, open_journal: Callable[[], Journal], name: str) -> None:
         if not run.exists(MINED):
             raise InputError(
                 f"{run.uri} has no {MINED}: wanted a run of retrieval that has mined (raydist mine, or raydist run retrieval)"
             )
-        self.journal, self.source = open_journal(), source
+        self.journal, self.name = open_journal(), name
         with run.open_input(MINED) as file:
             self._table = pq.read_table(file, columns=list(PLAIN))
         self.threshold = float(run.read_json("mining/yield.json").get("threshold") or 0.0)
@@ -111,7 +111,7 @@ class MinedPairs:
         if row is None:
             raise InputError(f"question {question_id!r} and sentence {sentence_id!r} are no pair that was mined")
         (pair,) = self._table.slice(row, 1).to_pylist()
-        judgement = Judgement(pair["question"], right, pair["sentence"], question_id, sentence_id, source=self.source)
+        judgement = Judgement(pair["question"], right, pair["sentence"], question_id, sentence_id, source=f"judge {self.name}")
         self.journal.add(judgement)
         return judgement
 

@@ -56,7 +56,7 @@ def _mined_pairs(run: str, file: Path | None) -> MinedPairs:
     folder = Storage(run.rstrip("/"))
     if file is None and not folder.is_local:
         raise InputError(f"{run} is in an object store, and verdicts are written to a disk: name a file (--to FILE)")
-    return MinedPairs(folder, lambda: _journal(file or Path(folder.path(JUDGEMENTS))), f"judge {Path(run).name}")
+    return MinedPairs(folder, lambda: _journal(file or Path(folder.path(JUDGEMENTS))), Path(run).name)
 
 
 def _journal(path: Path) -> Journal:

@@ -2,11 +2,14 @@
 
 import json
 import multiprocessing
+import re
 from pathlib import Path
 
 import pytest
 
 from raydist.asking.questions import read_questions
+from raydist.corpus.examples import read_files
+from raydist.corpus.formats import open_corpus
 from raydist.errors import InputError
 from raydist.judgements.journal import Journal
 from raydist.judgements.judgement import Answer, Judgement
@@ -119,3 +122,25 @@ def test_right_answers_are_questions_for_an_evaluation(tmp_path):
     assert questions["When?"].answers == ("1894",)
     assert questions["When?"].document == "a.md"
     assert questions["Where?"].answers == ()
+
+
+def test_right_answers_are_training_data_as_the_docs_say(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs/judging.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    journal = Journal("judgements.jsonl")
+    passage = f"It is of iron. {TEXT} Nobody was there."
+    start = passage.index("1894")
+    journal.add(judged(text=passage, answer=Answer("1894", start, start + 4)))
+    journal.add(judged("Who?", False, passage, answer=Answer("iron", 9, 13)))
+    exec(snippet, {})
+    (example,), rejected = read_files(["asked.jsonl"])
+    assert not rejected
+    assert (example.question, example.context, example.answers[0].text, example.answers[0].start) == (
+        "When?", passage, "1894", start
+    )  # fmt: skip
+    corpus = open_corpus("squad", [tmp_path / "asked.jsonl"]).whole()
+    texts = dict(zip(corpus.sentences["sentence_id"].to_pylist(), corpus.sentences["text"].to_pylist()))
+    assert [texts[id] for id in corpus.gold["sentence_id"].to_pylist()] == [TEXT]
+    written = [json.loads(line) for line in re.findall(r'^\{"undo.*$', page, re.MULTILINE)]
+    assert written  # the example of the file is one

@@ -15,7 +15,7 @@ from raydist.corpus.duplicates import duplicate_keys
 from raydist.errors import InputError
 from raydist.files.storage import Storage
 from raydist.judgements.journal import Journal
-from raydist.judgements.judgement import Judgement
+from raydist.judgements.judgement import Answer, Judgement
 from raydist.retrieval.candidates import find_candidates
 from raydist.retrieval.judged import judgements_digest, resolve
 from raydist.retrieval.negatives import JUDGED, draw_negatives
@@ -130,6 +130,19 @@ def test_pairs_are_found_by_id_else_by_text(world):
     assert verdicts(Judgement("Unheard of?", True, text), Judgement(asked["text"], True, "Unheard of."))[1] == 2
     changed = Judgement(asked["text"], True, text, questions[1]["question_id"], id)  # the id of another question
     assert {question for question, _ in verdicts(changed)[0]} == set(same)
+
+
+def test_of_a_judged_passage_the_sentence_counts_that_holds_the_answer(world):
+    asked, rows = world.questions.to_pylist()[0], world.table.to_pylist()
+    one, other = rows[3]["text"], rows[4]["text"]
+    passage, word = f"{one} {other}", other.split()[1]
+    start = passage.index(word, len(one))
+    judgement = Judgement(asked["text"], True, passage, answer=Answer(word, start, start + len(word)))
+    verdicts, unknown = resolve([judgement, Judgement(asked["text"], True, passage)], world.questions, world.sentences)
+    assert unknown == 1  # without an answer it is of no sentence
+    (sentence,) = {sentence for _, sentence in verdicts}
+    row = world.sentences.find([sentence])
+    assert world.sentences.texts(row)[0].as_py() == other
 
 
 def test_the_digest_is_of_what_is_said():

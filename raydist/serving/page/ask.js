@@ -74,14 +74,17 @@ function answerCard(reply, best) {
     sure(reply), ...evidence(reply, best));
 }
 
+const likely = (reply) =>
+  `${percent(reply.probability)} ${reply.calibrated ? "likely right" : "of the reader's own scores, not calibrated"}`;
+
 function sure(reply) {
-  const told = `${percent(reply.probability)} ${reply.calibrated ? "likely right" : "of the reader's own scores, not calibrated"}`;
-  return el("p", { class: "sure" }, el("meter", { min: 0, max: 1, value: reply.probability, "aria-label": "Probability" }), told);
+  const meter = el("meter", { min: 0, max: 1, value: reply.probability, "aria-label": "Probability" });
+  return el("p", { class: "sure" }, meter, likely(reply));
 }
 
 function nothingCard(reply, best) {
   const why = best
-    ? `The best candidate is ${percent(reply.probability)} likely right, below the threshold of ${percent(reply.threshold)}.`
+    ? `Best candidate: ${likely(reply)}, below the threshold of ${percent(reply.threshold)}.`
     : "No passage has anything to do with it.";
   return el("section", { class: "card", tabindex: "-1", "aria-labelledby": "answer" },
     el("h2", { id: "answer", class: "answer" }, "Not found in these documents"),
