@@ -34,7 +34,8 @@ class Opening:
 
     def open(self, **models: Any) -> Asker:
         """An asker, warm; `models` that are open already are used as they are."""
-        given = {name: value for name, value in {**self.settings, **models}.items() if value is not None}
+        opened = {name: model for name, model in models.items() if model is not None}
+        given = {name: value for name, value in {**self.settings, **opened}.items() if value is not None}
         asker = Asker.open(self.index, **given)
         asker.ask(WARM)
         return asker
