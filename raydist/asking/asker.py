@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, overload
@@ -142,7 +143,7 @@ class Asker:
                 "asking.reader in the run's config"
             )
         searched = open_library(library) if isinstance(library, str | Path) else library
-        scorer, how = cross_encoder or places.cross_encoder, _products(products or places.products)
+        scorer, how = cross_encoder or places.cross_encoder, precision_of(products or places.products)
         asker = cls(searched, _reader(reader, how), cross_encoder=_cross_encoder(scorer, how), **settings)
         found, note = _find_calibration(calibration, places, asker)
         if precision is None and threshold is None:
@@ -166,6 +167,12 @@ class Asker:
             precision=precision,
             threshold=threshold,
         )
+
+    def at(self, library: Retriever) -> Self:
+        """The same models, settings and calibration, with another library."""
+        asker = copy(self)
+        asker.library = library
+        return asker
 
     @property
     def setup(self) -> dict[str, str]:
@@ -268,7 +275,8 @@ def rank_anew(scorer: CrossScorer, questions: Sequence[str], found: Sequence[Seq
 # --- models and calibration ------------------------------------------------------------------------------------------
 
 
-def _products(wanted: str) -> str:
+def precision_of(wanted: str) -> str:
+    """The precision of models' products: fp32, bf16, or auto (bf16 if the processor has it)."""
     if wanted == "auto":
         return "bf16" if bf16_instructions() else "fp32"
     if wanted not in ("fp32", "bf16"):

@@ -34,7 +34,8 @@ class Opening:
 
     def open(self, **models: Any) -> Asker:
         """An asker, warm; `models` that are open already are used as they are."""
-        given = {name: value for name, value in {**self.settings, **models}.items() if value is not None}
+        opened = {name: model for name, model in models.items() if model is not None}
+        given = {name: value for name, value in {**self.settings, **opened}.items() if value is not None}
         asker = Asker.open(self.index, **given)
         asker.ask(WARM)
         return asker
@@ -44,12 +45,14 @@ class Opening:
         path = Path(self.index)
         return path.absolute().parent.name if path.name == "index" else path.name
 
+    def model(self, which: str) -> str | None:
+        """The reader or the cross-encoder: a run, a model's folder or a Hugging Face name."""
+        return self.settings.get(which) or getattr(find_places(self.index), which)
+
     def model_name(self, which: str) -> str | None:
-        """A model as clients see it: the end of its path."""
-        given = self.settings.get(which) or getattr(find_places(self.index), which)
-        if given is None:
-            return None
-        return str(given) if isinstance(given, str) and not given.startswith("/") else Path(str(given)).name
+        """A model as clients see it: an absolute path by its end."""
+        given = self.model(which)
+        return Path(given).name if given and given.startswith("/") else given
 
 
 class Live(NamedTuple):
@@ -88,27 +91,11 @@ class Answering:
     def _search(
         self, asker: Asker, questions: Sequence[Asked], where: str | None, k: int | None, kind: str | None
     ) -> list[dict[str, Any]]:
-        begun = time.perf_counter()
-        texts = [asked.question for asked in questions]
-        found = asker.library.search(texts, k or asker.k, kind=kind or asker.kind, where=where)
-        took = {"retrieve": time.perf_counter() - begun}
-        return [{"passages": [passage_dict(passage) for passage in passages], "seconds": took} for passages in found]
+        return searched(asker, [asked.question for asked in questions], where, k, kind)
 
     def describe(self) -> dict[str, Any]:
-        asker, library = self.live.asker, self.live.asker.library
-        return {
-            "name": self.opening.name,
-            "version": self.live.version,
-            "passages": getattr(library, "passages", None),
-            "documents": getattr(library, "documents", None),
-            "columns": getattr(library, "columns", {}),
-            "kinds": list(getattr(library, "kinds", ())),
-            "calibrated": asker.calibration is not None,
-            "threshold": asker.threshold,
-            "reader": self.opening.model_name("reader"),
-            "cross_encoder": self.opening.model_name("cross_encoder"),
-            "notes": list(asker.notes),
-        }
+        live = self.live
+        return library_facts(live.asker.library) | asker_facts(self.opening, live.asker)
 
     # --- versions ----------------------------------------------------------------------------------------------------
 
@@ -154,6 +141,34 @@ def varied(asker: Asker, kind: str | None, k: int | None) -> Asker:
         depth=asker.depth,
         threshold=None if asker.calibration else asker.threshold,
     )
+
+
+def searched(
+    asker: Asker, questions: Sequence[str], where: str | None, k: int | None, kind: str | None
+) -> list[dict[str, Any]]:
+    """The results of some searches, as clients get them."""
+    begun = time.perf_counter()
+    found = asker.library.search(questions, k or asker.k, kind=kind or asker.kind, where=where)
+    took = {"retrieve": time.perf_counter() - begun}
+    return [{"passages": [passage_dict(passage) for passage in passages], "seconds": took} for passages in found]
+
+
+def library_facts(library: Any) -> dict[str, Any]:
+    """What clients are told of an index."""
+    facts = {name: getattr(library, name, None) for name in ("version", "passages", "documents")}
+    return facts | {"columns": dict(getattr(library, "columns", {})), "kinds": list(getattr(library, "kinds", ()))}
+
+
+def asker_facts(opening: Opening, asker: Asker) -> dict[str, Any]:
+    """What clients are told of the rest."""
+    return {
+        "name": opening.name,
+        "calibrated": asker.calibration is not None,
+        "threshold": asker.threshold,
+        "reader": opening.model_name("reader"),
+        "cross_encoder": opening.model_name("cross_encoder"),
+        "notes": list(asker.notes),
+    }
 
 
 def passage_dict(passage: Any) -> dict[str, Any]:
