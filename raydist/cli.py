@@ -270,9 +270,7 @@ def serve(
 def judge(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run of retrieval that has mined.")],
     port: Annotated[int, typer.Option(help="Of this machine; 0: a free one.")] = 8101,
-    to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Where verdicts are added; default: RUN/judgements.jsonl.")
-    ] = None,
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help="For verdicts; default: RUN/judgements.jsonl.")] = None,
 ) -> None:
     """Mined pairs in a browser: accept, reject, skip, undo. `corpus.judgements` takes the file (docs/judging.md).
 

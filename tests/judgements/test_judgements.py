@@ -139,7 +139,7 @@ def test_right_answers_are_training_data_as_the_docs_say(tmp_path, monkeypatch):
     assert (example.question, example.context, example.answers[0].text, example.answers[0].start) == (
         "When?", passage, "1894", start
     )  # fmt: skip
-    corpus = open_corpus("squad", [tmp_path / "asked.jsonl"]).whole()
+    corpus = open_corpus("squad", [tmp_path / "asked.jsonl"])
     texts = dict(zip(corpus.sentences["sentence_id"].to_pylist(), corpus.sentences["text"].to_pylist()))
     assert [texts[id] for id in corpus.gold["sentence_id"].to_pylist()] == [TEXT]
     written = [json.loads(line) for line in re.findall(r'^\{"undo.*$', page, re.MULTILINE)]
