@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from helpers.browser import Browser, chromium
 
 ENTER = "\ue007"
-WIDTHS = {1280: 900, 390: 844}  # heights
+WIDTHS = {1280: 660, 390: 844}  # heights
 
 
 def show_answer(browser: Browser, address: str, question: str) -> None:

@@ -41,11 +41,6 @@ def answers_router(journal: Journal, source: str) -> APIRouter:
     """Verdicts on answers."""
     router = APIRouter()
 
-    @router.get("/v1/judgements")
-    def count() -> Response:
-        """How many verdicts there are."""
-        return as_json({"judgements": len(journal.standing())})
-
     @router.post("/v1/judgements")
     def judge(verdict: AnswerVerdict) -> Response:
         """Say whether an answer is right."""

@@ -6,7 +6,7 @@ import logging
 import os
 from pathlib import Path
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from raydist.config.serving import ServingConfig
 from raydist.errors import InputError
@@ -17,6 +17,7 @@ from raydist.serving.judging import answers_router, pairs_router
 from raydist.serving.metrics import Metrics
 from raydist.serving.pages import PUBLIC, page_router
 from raydist.serving.pairs import MinedPairs
+from raydist.serving.responses import as_json
 from raydist.serving.server import Server
 from raydist.terminal import say
 
@@ -25,7 +26,14 @@ JUDGEMENTS = "judgements.jsonl"
 
 def view_routers(settings: ServingConfig) -> list[APIRouter]:
     """The routers of both views, as far as the settings say where verdicts are written and what is judged."""
-    routers = [page_router()]
+    offered = APIRouter()
+
+    @offered.get("/v1/views")
+    async def views() -> Response:
+        """What may be judged here: answers, mined pairs."""
+        return as_json({"answers": bool(settings.judgements), "pairs": bool(settings.mined)})
+
+    routers = [page_router(), offered]
     if settings.judgements:
         routers.append(answers_router(_journal(Path(settings.judgements)), "page"))
     if settings.mined:

@@ -45,10 +45,10 @@ def test_verdicts_on_answers(api, run):
     assert status == 201
     (line,) = map(json.loads, (run / "answers.jsonl").read_bytes().splitlines())
     assert (line["id"], line["text"], line["answer"], line["source"]) == (said["id"], TEXT, answer, "page")
-    assert api("GET", "/v1/judgements") == (200, {"judgements": 1})
+    assert api("GET", "/v1/views") == (200, {"answers": True, "pairs": True})
     assert api("DELETE", f"/v1/judgements/{said['id']}")[0] == 200
     assert api("DELETE", f"/v1/judgements/{said['id']}")[0] == 422
-    assert api("GET", "/v1/judgements") == (200, {"judgements": 0})
+    assert len(Journal(run / "answers.jsonl").standing()) == 0
 
 
 @pytest.mark.parametrize(

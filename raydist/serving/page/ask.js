@@ -18,7 +18,9 @@ async function begin() {
   for (const [name, type] of Object.entries(library.columns ?? {})) {
     byId("columns").append(el("li", {}, el("button", { type: "button", title: type, onclick: () => insert(name) }, name)));
   }
-  canJudge = await call("GET", "/v1/judgements").then(() => true, () => false);
+  const views = await call("GET", "/v1/views");
+  canJudge = views.answers;
+  byId("more").hidden = !views.pairs;
 }
 
 function insert(name) {
