@@ -3,8 +3,10 @@
 import asyncio
 import json
 import logging
+import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import requests
@@ -13,6 +15,7 @@ from helpers.serving import connected, until
 from raydist.config.serving import ServingConfig
 from raydist.errors import InputError
 from raydist.serving.limits import Rates, Tokens, check_exposure
+from raydist.serving.metrics import Metrics
 from raydist.serving.service import TooMany
 
 TOKEN = "a-token-of-these-tests"
@@ -216,3 +219,10 @@ def test_metrics_count_what_happened(guarded):
     assert values['raydist_step_seconds_count{step="read"}'] == "3.0"
     assert float(values["raydist_batch_questions_sum"]) == 3
     assert float(values["raydist_requests_in_progress"]) == 0
+
+
+def test_the_page_has_every_metric():
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    named = set(re.findall(r"`(raydist_[a-z_]+)`", page))
+    made = {family.name + "_total" * (family.type == "counter") for family in Metrics().registry.collect()}
+    assert named == made
