@@ -45,7 +45,7 @@ from raydist.serving.answering import (
     varied,
     watch,
 )
-from raydist.serving.flow import app_of, serve_app
+from raydist.serving.flow import app_of, log_to_stderr, serve_app
 from raydist.serving.metrics import Metrics
 from raydist.serving.server import Server
 from raydist.serving.service import Asked, Service, Unavailable
@@ -398,6 +398,7 @@ class Front:
 
     def __init__(self, opening: Opening, settings: ServingConfig, handles: dict[str, DeploymentHandle]) -> None:
         self._service, self._settings = service_of(opening, settings, handles), settings
+        log_to_stderr()  # which Ray keeps as the replica's log
 
     def __serve_build_asgi_app__(self) -> Any:
         return app_of(self._service, self._settings, Metrics())
@@ -427,7 +428,7 @@ def serve_on_ray(opening: Opening, settings: ServingConfig, *, verbose: bool = F
     needed = len(wanted) * settings.cpus * (settings.max_replicas or settings.replicas) + 1
     with Cluster(ClusterConfig(local_cpus=int(np.ceil(needed))), verbose=verbose) as cluster:
         cluster.start()
-        serve.start(proxy_location="Disabled")
+        serve.start(proxy_location="Disabled", logging_config={"log_level": "INFO" if verbose else "ERROR"})
         try:
             say(f"opening {opening.name} on Ray Serve")
             handles = {
