@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -293,11 +294,11 @@ class Composed:
         return reply | {"library": {"version": library.version}}
 
     def _ask(self, asker: Asker, library: RemoteLibrary, asked: Asked) -> dict[str, Any]:
-        own = varied(asker, asked.kind, asked.k).at(library)
+        own = of_library(varied(asker, asked.kind, asked.k), library)
         return reply_dict(own.ask(asked.question, where=asked.where), n_best=asked.n_best)
 
     def _search(self, asker: Asker, library: RemoteLibrary, asked: Asked) -> dict[str, Any]:
-        return searched(asker.at(library), [asked.question], asked.where, asked.k, asked.kind)[0]
+        return searched(of_library(asker, library), [asked.question], asked.where, asked.k, asked.kind)[0]
 
     async def _opened(self) -> Asker:
         """The asker, with the calibration of the run, and models that are elsewhere."""
@@ -310,6 +311,13 @@ class Composed:
             given = {name: value for name, value in {**self.opening.settings, **models}.items() if value is not None}
             self._asker = await asyncio.to_thread(lambda: Asker.open(self.opening.index, **given))
         return self._asker
+
+
+def of_library(asker: Asker, library: RemoteLibrary) -> Asker:
+    """The same models, settings and calibration, with another library."""
+    asker = copy(asker)
+    asker.library = library
+    return asker
 
 
 class Elsewhere:
