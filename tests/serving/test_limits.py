@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import requests
-from helpers.serving import connected, until
+from fastapi import APIRouter, Request
+from helpers.serving import connected, served, until
 
 from raydist.config.serving import ServingConfig
 from raydist.errors import InputError
+from raydist.serving.app import create_app
 from raydist.serving.limits import Rates, Tokens, check_exposure
 from raydist.serving.metrics import Metrics
 from raydist.serving.service import TooMany
@@ -97,6 +99,31 @@ def test_a_network_is_not_served_without_a_token(monkeypatch):
 def test_a_page_whose_name_was_bound_to_this_machine_is_refused(address):
     for name, status in (("evil.example", 421), ("localhost:8100", 200), ("127.0.0.1", 200), ("[::1]:8100", 200), ("", 421)):
         assert requests.get(f"{address}/v1/library", headers={"Host": name}, timeout=30).status_code == status, name
+
+
+def test_endpoints_of_others_are_guarded_as_ours_are(tmp_path):
+    router = APIRouter()
+
+    @router.post("/v1/judgements")
+    async def judge(request: Request) -> dict:
+        if not (body := await request.body()):
+            raise InputError("there is no judgement")
+        return {"bytes": len(body), "queue": request.app.state.settings.queue}
+
+    for path in ("/", "/assets/{name}"):
+        router.get(path)(lambda: "a page")
+    (tmp_path / "tokens").write_text(TOKEN)
+    settings = ServingConfig(token_file=str(tmp_path / "tokens"), queue=7)
+    app = create_app(Slow(), settings, routers=[router], public=["/", "/assets/*"])
+    with served(app, settings) as address:
+        for path, status in (("/", 200), ("/assets/app.js", 200), ("/assets", 401), ("/other", 401)):
+            assert requests.get(address + path, timeout=30).status_code == status
+        judgements = f"{address}/v1/judgements"
+        assert requests.post(judgements, data=b"right", timeout=30).status_code == 401
+        assert requests.post(judgements, data=b"right", headers=HEADERS, timeout=30).json() == {"bytes": 5, "queue": 7}
+        wrong = requests.post(judgements, headers=HEADERS, timeout=30)
+        assert (wrong.status_code, wrong.json()) == (422, {"error": "there is no judgement"})
+        assert requests.post(judgements, data=b"x" * 70_000, headers=HEADERS, timeout=30).status_code == 413
 
 
 # --- size, rate, queue, time -----------------------------------------------------------------------------------------
