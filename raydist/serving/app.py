@@ -113,7 +113,7 @@ async def _refused(request: Request, refused: Exception) -> Response:
 
 
 async def _wrong_input(request: Request, wrong: Exception) -> Response:
-    return error(422, " ".join(str(wrong).split()))
+    return error(422, str(wrong).partition("\n")[0].rstrip(":"))  # further lines point into a condition
 
 
 async def _wrong_body(request: Request, wrong: Exception) -> Response:
