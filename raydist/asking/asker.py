@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, overload
@@ -167,12 +166,6 @@ class Asker:
             precision=precision,
             threshold=threshold,
         )
-
-    def at(self, library: Retriever) -> Self:
-        """The same models, settings and calibration, with another library."""
-        asker = copy(self)
-        asker.library = library
-        return asker
 
     @property
     def setup(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from raydist.serving.answering import (
     varied,
     watch,
 )
-from raydist.serving.flow import app_of, serve_app
+from raydist.serving.flow import app_of, log_to_stderr, serve_app
 from raydist.serving.metrics import Metrics
 from raydist.serving.server import Server
 from raydist.serving.service import Asked, Service, Unavailable
@@ -293,11 +294,11 @@ class Composed:
         return reply | {"library": {"version": library.version}}
 
     def _ask(self, asker: Asker, library: RemoteLibrary, asked: Asked) -> dict[str, Any]:
-        own = varied(asker, asked.kind, asked.k).at(library)
+        own = of_library(varied(asker, asked.kind, asked.k), library)
         return reply_dict(own.ask(asked.question, where=asked.where), n_best=asked.n_best)
 
     def _search(self, asker: Asker, library: RemoteLibrary, asked: Asked) -> dict[str, Any]:
-        return searched(asker.at(library), [asked.question], asked.where, asked.k, asked.kind)[0]
+        return searched(of_library(asker, library), [asked.question], asked.where, asked.k, asked.kind)[0]
 
     async def _opened(self) -> Asker:
         """The asker, with the calibration of the run, and models that are elsewhere."""
@@ -310,6 +311,13 @@ class Composed:
             given = {name: value for name, value in {**self.opening.settings, **models}.items() if value is not None}
             self._asker = await asyncio.to_thread(lambda: Asker.open(self.opening.index, **given))
         return self._asker
+
+
+def of_library(asker: Asker, library: RemoteLibrary) -> Asker:
+    """The same models, settings and calibration, with another library."""
+    asker = copy(asker)
+    asker.library = library
+    return asker
 
 
 class Elsewhere:
@@ -398,6 +406,7 @@ class Front:
 
     def __init__(self, opening: Opening, settings: ServingConfig, handles: dict[str, DeploymentHandle]) -> None:
         self._service, self._settings = service_of(opening, settings, handles), settings
+        log_to_stderr()  # which Ray keeps as the replica's log
 
     def __serve_build_asgi_app__(self) -> Any:
         return app_of(self._service, self._settings, Metrics())
@@ -427,7 +436,7 @@ def serve_on_ray(opening: Opening, settings: ServingConfig, *, verbose: bool = F
     needed = len(wanted) * settings.cpus * (settings.max_replicas or settings.replicas) + 1
     with Cluster(ClusterConfig(local_cpus=int(np.ceil(needed))), verbose=verbose) as cluster:
         cluster.start()
-        serve.start(proxy_location="Disabled")
+        serve.start(proxy_location="Disabled", logging_config={"log_level": "INFO" if verbose else "ERROR"})
         try:
             say(f"opening {opening.name} on Ray Serve")
             handles = {

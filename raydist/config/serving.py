@@ -11,7 +11,7 @@ class ServingConfig(Section):
     """`raydist serve`: one HTTP API over an index of documents (docs/serving.md)."""
 
     host: str = key("127.0.0.1", "Address to listen on; any but a loopback address needs tokens", NOTHING, later=True)
-    port: int = key(8100, "Port to listen on; 0: a free one", NOTHING, later=True, ge=0, le=65535)
+    port: int = key(8100, "Port to listen on; 0: a free one", NOTHING, unit="port number", later=True, ge=0, le=65535)
     token_file: str | None = key(None, "File of bearer tokens, one on each line", NOTHING, later=True)
     token_env: str = key("RAYDIST_TOKEN", "Environment variable with a bearer token, if it is set", NOTHING, later=True)
     max_bytes: int = key(65536, "Largest body of a request", NOTHING, unit="bytes", later=True, ge=256)
@@ -20,14 +20,19 @@ class ServingConfig(Section):
     rate: float | None = key(
         100.0, "Requests of one client, on average; null: no limit", NOTHING, unit="requests/second", later=True, gt=0
     )
-    burst: int = key(200, "Requests of one client at once, before its rate counts", NOTHING, later=True, ge=1)
+    burst: int = key(200, "Requests of one client at once, before its rate counts", NOTHING, unit="requests", later=True, ge=1)
     queue: int = key(256, "Requests that are worked on or wait; more are refused", NOTHING, unit="requests", later=True, ge=1)
     timeout: float = key(30.0, "Longest time for an answer", NOTHING, unit="seconds", later=True, gt=0)
     slow: float = key(
         10.0, "Longest time for a client to send the head of a request, and its body", NOTHING, unit="seconds", later=True, gt=0
     )
     connections: int = key(
-        512, "Open connections; beyond, those that wait longest for a request are closed", NOTHING, later=True, ge=2
+        512,
+        "Open connections; beyond, those that wait longest for a request are closed",
+        NOTHING,
+        unit="connections",
+        later=True,
+        ge=2,
     )
     batch: int = key(32, "Questions that share a call of the models", NOTHING, unit="questions", later=True, ge=1)
     batch_wait: float = key(
@@ -39,8 +44,10 @@ class ServingConfig(Section):
     drain: float = key(
         20.0, "Time for accepted requests when a replica or the service ends", NOTHING, unit="seconds", later=True, ge=0
     )
-    replicas: int = key(1, "Replicas on Ray Serve; of each deployment", NOTHING, later=True, ge=1)
-    max_replicas: int | None = key(None, "Replicas to grow to under load; null: no autoscaling", NOTHING, later=True, ge=1)
+    replicas: int = key(1, "Replicas on Ray Serve; of each deployment", NOTHING, unit="replicas", later=True, ge=1)
+    max_replicas: int | None = key(
+        None, "Replicas to grow to under load; null: no autoscaling", NOTHING, unit="replicas", later=True, ge=1
+    )
     ongoing: int = key(16, "Requests per replica that autoscaling aims at", NOTHING, unit="requests", later=True, ge=1)
     separate: bool = key(
         False,

@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.exceptions import HTTPException
 
 import raydist
 from raydist.config.serving import ServingConfig
 from raydist.errors import InputError
+from raydist.serving.bodies import ERRORS, AskBody, FoundBody, LibraryBody, ReplyBody, SearchBody
 from raydist.serving.guard import Guard
 from raydist.serving.limits import Limited, Tokens
 from raydist.serving.metrics import CONTENT_TYPE, Metrics
 from raydist.serving.responses import as_json, error, refusal
 from raydist.serving.service import Asked, Refusal, Service, Unavailable
-
-
-class Body(BaseModel):
-    """A body of a request: closed, so that a misspelt name is no silence."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
-
-
-class SearchBody(Body):
-    question: Text = Field(description="What to look for", examples=["When was the bridge built?"])
-    where: Text | None = Field(None, description="Which passages, by their metadata", examples=["year >= 2020"])
-    k: int | None = Field(None, ge=1, description="How many passages")
-    kind: Literal["hybrid", "bm25", "dense"] | None = Field(None, description="How passages are found")
-
-
-class AskBody(SearchBody):
-    k: int | None = Field(None, ge=1, description="How many passages are read")
-    n_best: int = Field(1, ge=1, le=20, description="How many answers")
 
 
 def create_app(
@@ -76,19 +54,19 @@ def guarded_app(settings: ServingConfig, metrics: Metrics, routers: Sequence[API
 
 
 def _endpoints(service: Service, settings: ServingConfig) -> APIRouter:
-    router = APIRouter()
+    router = APIRouter(responses=ERRORS)
 
-    @router.post("/v1/ask")
+    @router.post("/v1/ask", responses={200: {"model": ReplyBody}})
     async def ask(body: AskBody) -> Response:
         """The answer that documents give to a question, its source, and its probability."""
         return as_json(await service.ask(_asked(body, settings)))
 
-    @router.post("/v1/search")
+    @router.post("/v1/search", responses={200: {"model": FoundBody}})
     async def search(body: SearchBody) -> Response:
         """The best passages for a question."""
         return as_json(await service.search(_asked(body, settings)))
 
-    @router.get("/v1/library")
+    @router.get("/v1/library", responses={200: {"model": LibraryBody}})
     async def library() -> Response:
         """The index and the models in force."""
         return as_json(await service.describe())
@@ -141,7 +119,7 @@ async def _refused(request: Request, refused: Exception) -> Response:
 
 
 async def _wrong_input(request: Request, wrong: Exception) -> Response:
-    return error(422, " ".join(str(wrong).split()))
+    return error(422, str(wrong).partition("\n")[0].rstrip(":"))  # further lines point into a condition
 
 
 async def _wrong_body(request: Request, wrong: Exception) -> Response:

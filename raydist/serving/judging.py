@@ -9,7 +9,7 @@ from pydantic import Field
 
 from raydist.judgements.journal import Journal
 from raydist.judgements.judgement import Judgement
-from raydist.serving.app import Body
+from raydist.serving.bodies import Body
 from raydist.serving.pairs import MinedPairs, Show, Verdict
 from raydist.serving.responses import as_json
 

@@ -8,6 +8,7 @@ from helpers.serving import MARKUP, connected
 
 from raydist.asking.asker import Asker
 from raydist.asking.shown import reply_dict
+from raydist.serving.bodies import ErrorBody, FoundBody, LibraryBody, ReplyBody
 
 QUESTIONS = ["Who built the Orla bridge?", "When did the bridge fall?", "Who built the tower?"]
 
@@ -97,6 +98,14 @@ def test_health_metrics_and_the_description_of_the_api(address):
     api = requests.get(f"{address}/openapi.json", timeout=30).json()
     assert {"/v1/ask", "/v1/search", "/v1/library", "/healthz", "/readyz", "/metrics"} <= api["paths"].keys()
     assert api["components"]["schemas"]["AskBody"]["properties"]["question"]["description"]
+    assert {"200", "401", "413", "422", "429", "503", "504"} <= api["paths"]["/v1/ask"]["post"]["responses"].keys()
+
+
+def test_responses_are_as_the_description_says(address, ask):
+    ReplyBody.model_validate_json(ask(question="Who built the tower?", n_best=3).content)
+    FoundBody.model_validate_json(ask("search", question="tower").content)
+    LibraryBody.model_validate_json(requests.get(f"{address}/v1/library", timeout=30).content)
+    ErrorBody.model_validate_json(ask(question="").content)
 
 
 def test_markup_of_questions_documents_and_file_names_is_data_of_json(ask):

@@ -3,16 +3,21 @@
 import asyncio
 import json
 import logging
+import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import requests
-from helpers.serving import connected, until
+from fastapi import APIRouter, Request
+from helpers.serving import connected, served, until
 
 from raydist.config.serving import ServingConfig
 from raydist.errors import InputError
+from raydist.serving.app import create_app
 from raydist.serving.limits import Rates, Tokens, check_exposure
+from raydist.serving.metrics import Metrics
 from raydist.serving.service import TooMany
 
 TOKEN = "a-token-of-these-tests"
@@ -94,6 +99,31 @@ def test_a_network_is_not_served_without_a_token(monkeypatch):
 def test_a_page_whose_name_was_bound_to_this_machine_is_refused(address):
     for name, status in (("evil.example", 421), ("localhost:8100", 200), ("127.0.0.1", 200), ("[::1]:8100", 200), ("", 421)):
         assert requests.get(f"{address}/v1/library", headers={"Host": name}, timeout=30).status_code == status, name
+
+
+def test_endpoints_of_others_are_guarded_as_ours_are(tmp_path):
+    router = APIRouter()
+
+    @router.post("/v1/judgements")
+    async def judge(request: Request) -> dict:
+        if not (body := await request.body()):
+            raise InputError("there is no judgement")
+        return {"bytes": len(body), "queue": request.app.state.settings.queue}
+
+    for path in ("/", "/assets/{name}"):
+        router.get(path)(lambda: "a page")
+    (tmp_path / "tokens").write_text(TOKEN)
+    settings = ServingConfig(token_file=str(tmp_path / "tokens"), queue=7)
+    app = create_app(Slow(), settings, routers=[router], public=["/", "/assets/*"])
+    with served(app, settings) as address:
+        for path, status in (("/", 200), ("/assets/app.js", 200), ("/assets", 401), ("/other", 401)):
+            assert requests.get(address + path, timeout=30).status_code == status
+        judgements = f"{address}/v1/judgements"
+        assert requests.post(judgements, data=b"right", timeout=30).status_code == 401
+        assert requests.post(judgements, data=b"right", headers=HEADERS, timeout=30).json() == {"bytes": 5, "queue": 7}
+        wrong = requests.post(judgements, headers=HEADERS, timeout=30)
+        assert (wrong.status_code, wrong.json()) == (422, {"error": "there is no judgement"})
+        assert requests.post(judgements, data=b"x" * 70_000, headers=HEADERS, timeout=30).status_code == 413
 
 
 # --- size, rate, queue, time -----------------------------------------------------------------------------------------
@@ -216,3 +246,10 @@ def test_metrics_count_what_happened(guarded):
     assert values['raydist_step_seconds_count{step="read"}'] == "3.0"
     assert float(values["raydist_batch_questions_sum"]) == 3
     assert float(values["raydist_requests_in_progress"]) == 0
+
+
+def test_the_page_has_every_metric():
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    named = set(re.findall(r"`(raydist_[a-z_]+)`", page))
+    made = {family.name + "_total" * (family.type == "counter") for family in Metrics().registry.collect()}
+    assert named == made
