@@ -212,6 +212,76 @@ def ask(
     ask_library(index, question, {**models, **settings}, Showing(where, n_best, as_json))
 
 
+@app.command()
+def serve(
+    index: Annotated[str, typer.Argument(metavar="INDEX", help="The run or index of documents.")],
+    overrides: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="[serving.KEY=value ...]", help="Settings of the service: raydist config explain serving."),
+    ] = None,
+    reader: Annotated[
+        str | None, typer.Option(metavar="RUN", help="A reader's run, its model's folder, or a Hugging Face name.")
+    ] = None,
+    rerank: Annotated[str | None, typer.Option(metavar="MODEL", help="A cross-encoder that ranks passages anew.")] = None,
+    kind: Annotated[str | None, typer.Option(help="hybrid, bm25 or dense.")] = None,
+    k: Annotated[int | None, typer.Option("-k", "--k", help="How many passages are read.")] = None,
+    calibration: Annotated[str | None, typer.Option(metavar="FILE", help="Of another run with the same models.")] = None,
+    precision: Annotated[float | None, typer.Option(metavar="P", help="Wanted share of right answers.")] = None,
+    threshold: Annotated[float | None, typer.Option(metavar="P", help="Withhold answers below this probability.")] = None,
+    host: Annotated[str | None, typer.Option(help="Where to listen; default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Default: 8100.")] = None,
+    token_file: Annotated[str | None, typer.Option(metavar="FILE", help="Bearer tokens, one on each line.")] = None,
+    ray: Annotated[
+        bool, typer.Option("--ray/--local", help="On Ray Serve, with replicas; or all in this process (the default).")
+    ] = False,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Only write deploy.yaml (serve deploy) or rayservice.yaml (KubeRay).")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """An HTTP API over an index of documents: questions, searches, metrics.
+
+    Example: raydist serve runs/docs --reader runs/quickstart
+    """
+    from raydist.serving.settings import serving_settings
+
+    settings = serving_settings(index, overrides or (), {"host": host, "port": port, "token_file": token_file})
+
+    from raydist.serving.answering import Opening
+
+    models = {"reader": reader, "cross_encoder": rerank, "calibration": calibration}
+    opening = Opening(index, {**models, "kind": kind, "k": k, "precision": precision, "threshold": threshold})
+    if write:
+        from raydist.serving.manifests import write_manifest
+
+        write_manifest(write, opening, settings)
+        print(f"the service is described in {write}")
+    elif ray:
+        from raydist.cluster.serve import serve_on_ray
+
+        serve_on_ray(opening, settings, verbose=verbose)
+    else:
+        from raydist.serving.flow import serve_here
+
+        serve_here(opening, settings)
+
+
+@app.command()
+def judge(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of retrieval that has mined.")],
+    port: Annotated[int, typer.Option(help="Of this machine; 0: a free one.")] = 8101,
+    to: Annotated[Path | None, typer.Option(metavar="FILE", help="For verdicts; default: RUN/judgements.jsonl.")] = None,
+) -> None:
+    """Mined pairs in a browser: accept, reject, skip, undo. `corpus.judgements` takes the file (docs/judging.md).
+
+    Example: raydist judge runs/retrieval
+    """
+    from raydist.config.serving import ServingConfig
+    from raydist.serving.views import judge_here
+
+    judge_here(run, ServingConfig(port=port), to)
+
+
 def ask_passage(reader: str, question: str, text: str, n_best: int, as_json: bool) -> None:
     """Print a passage's answers to a question: rank, probability, first and last character, text."""
     from raydist.reader.answers import Reader

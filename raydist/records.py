@@ -172,7 +172,7 @@ LABELLED_PAIR_SCHEMA = pa.schema(
         ("question_id", pa.string()),
         ("sentence_id", pa.string()),
         ("label", pa.int8()),  # 1: gold
-        ("asked", pa.string()),  # gold, or the requested source: bm25, dense, same_doc
+        ("asked", pa.string()),  # gold, judged (wrong, by somebody), or the requested source: bm25, dense, same_doc
         ("source", pa.string()),  # the actual source: the requested one, or if that was exhausted, bm25 or pool
         ("number", pa.int32()),  # of the gold answer, or of the draw, within question and source
         ("rank", pa.int32()),  # of a negative in its source; null if that has no ranks

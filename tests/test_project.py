@@ -111,7 +111,7 @@ def test_constraints_pin_every_dependency_direct_or_not_at_the_installed_version
     assert pinned["torch"] == "2.13.0"
 
 
-def test_the_wheel_holds_every_module_every_config_and_the_vocabulary(tmp_path):
+def test_the_wheel_holds_every_module_every_config_the_pages_and_the_vocabulary(tmp_path):
     import shutil
     import zipfile
 
@@ -133,6 +133,7 @@ def test_the_wheel_holds_every_module_every_config_and_the_vocabulary(tmp_path):
         for path in (CHECKOUT / "configs").rglob("*.yaml")
     }
     wanted |= {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "raydist" / "report" / "published").glob("*.yaml")}
+    wanted |= {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "raydist" / "serving" / "page").iterdir()}
     wanted |= {"raydist/models/tiny_vocabulary.txt", "raydist/py.typed"}
     assert wanted <= held
 

@@ -142,7 +142,7 @@ class Asker:
                 "asking.reader in the run's config"
             )
         searched = open_library(library) if isinstance(library, str | Path) else library
-        scorer, how = cross_encoder or places.cross_encoder, _products(products or places.products)
+        scorer, how = cross_encoder or places.cross_encoder, precision_of(products or places.products)
         asker = cls(searched, _reader(reader, how), cross_encoder=_cross_encoder(scorer, how), **settings)
         found, note = _find_calibration(calibration, places, asker)
         if precision is None and threshold is None:
@@ -268,7 +268,8 @@ def rank_anew(scorer: CrossScorer, questions: Sequence[str], found: Sequence[Seq
 # --- models and calibration ------------------------------------------------------------------------------------------
 
 
-def _products(wanted: str) -> str:
+def precision_of(wanted: str) -> str:
+    """The precision of models' products: fp32, bf16, or auto (bf16 if the processor has it)."""
     if wanted == "auto":
         return "bf16" if bf16_instructions() else "fp32"
     if wanted not in ("fp32", "bf16"):

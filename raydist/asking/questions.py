@@ -13,6 +13,8 @@ from raydist.corpus.examples import read_files
 from raydist.corpus.paths import expand_paths
 from raydist.corpus.rows import json_lines, read_bytes
 from raydist.errors import InputError
+from raydist.judgements.questions import Known, known_questions
+from raydist.judgements.reading import read_judgements
 from raydist.reader.metrics import normaliser
 from raydist.records import Example
 
@@ -62,7 +64,11 @@ def read_questions(patterns: Sequence[str]) -> list[Question]:
 
 
 def _of_file(path: str) -> Iterator[Question]:
-    if _is_ours(path):
+    first = _first_row(path)
+    if "question" in first and "right" in first and "context" not in first:
+        yield from map(_of_judged, known_questions(read_judgements([path]).verdicts))
+        return
+    if "question" in first and "context" not in first:
         yield from _of_lines(path)
         return
     examples, rejected = read_files([path])
@@ -77,14 +83,19 @@ def _of_example(example: Example) -> Question:
     return Question(example.id, example.question, answers, None, context, example.language)
 
 
-def _is_ours(path: str) -> bool:
-    """Whether a file's first line is a row {question, ...} without a passage."""
+def _of_judged(known: Known) -> Question:
+    document = next(iter(known.documents)) if len(known.documents) == 1 else None
+    return Question(known.id, known.question, tuple(known.answers), document)
+
+
+def _first_row(path: str) -> dict[str, Any]:
+    """The first line, if it is a JSON object."""
     first = next(iter(read_bytes(path, HEAD).decode("utf-8-sig", "replace").lstrip().splitlines()), "")
     try:
         row = json.loads(first)
     except ValueError:
-        return False
-    return isinstance(row, dict) and "question" in row and "context" not in row
+        return {}
+    return row if isinstance(row, dict) else {}
 
 
 def _of_lines(path: str) -> Iterator[Question]:

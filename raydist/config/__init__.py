@@ -46,6 +46,7 @@ from raydist.config.retrieval import (
 )
 from raydist.config.run import Config
 from raydist.config.section import Affects, ConfigError, Section
+from raydist.config.serving import ServingConfig
 from raydist.config.training import ModelConfig, OptimConfig, SweepConfig, TrainConfig
 
 __all__ = [
@@ -80,6 +81,7 @@ __all__ = [
     "RetrieverConfig",
     "SampleConfig",
     "Section",
+    "ServingConfig",
     "SourceConfig",
     "SpanConfig",
     "SweepConfig",

@@ -94,6 +94,9 @@ class CorpusConfig(Section):
     dev_share: float = key(
         0.0, "Share of train's questions, by their text, that is held out as dev; 0: none", ROWS, later=True, ge=0, lt=1
     )
+    judgements: Annotated[list[str], BeforeValidator(listed)] = key(
+        [], "Files of judgements: accepted pairs of train are gold, rejected ones negatives (docs/judging.md)", ROWS, later=True
+    )
     test: Annotated[dict[str, CorpusSource], BeforeValidator(lambda value: value or {})] = key({}, "Test corpora by name", ROWS)
 
     @property
@@ -103,6 +106,8 @@ class CorpusConfig(Section):
     def _problems(self) -> Iterator[str]:
         if self.dev and self.dev_share:
             yield f"dev is a corpus of its own, and dev_share {self.dev_share:g} holds out questions of train: keep one of them"
+        if self.judgements and not self.train:
+            yield "judgements are of pairs of train, and there is no train: set it, or leave them out"
         if self.has_dev and "dev" in self.test:
             yield "a test set is called dev, which is the name of the questions that models are chosen by: name it otherwise"
 

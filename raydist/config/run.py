@@ -15,6 +15,7 @@ from raydist.config.objectives import ObjectivesConfig
 from raydist.config.reader import DataConfig, EvaluateConfig, PredictConfig, SourceConfig
 from raydist.config.retrieval import CorpusConfig, CrossEncoderConfig, IndexConfig, MiningConfig, RetrieverConfig
 from raydist.config.section import NOTHING, ROWS, WEIGHTS, Section, key, section
+from raydist.config.serving import ServingConfig
 from raydist.config.training import ModelConfig, OptimConfig, SweepConfig, TrainConfig
 
 READER = ("reader",)
@@ -51,6 +52,7 @@ class Config(Section):
     retriever: RetrieverConfig = section(RetrieverConfig(), "Dual encoder and its loss", tasks=RETRIEVAL)
     documents: DocumentsConfig = section(DocumentsConfig(), "Documents that are read", shared=False, tasks=DOCUMENTS)
     asking: AskingConfig = section(AskingConfig(), "Questions about documents", tasks=DOCUMENTS)
+    serving: ServingConfig = section(ServingConfig(), "The service over an index of documents", tasks=DOCUMENTS)
     cluster: ClusterConfig = section(ClusterConfig(), "Where the work runs")
     track: TrackConfig = section(TrackConfig(), "Trackers that a training is logged to")
     sweep: SweepConfig | None = key(None, "Trials of this config, for `raydist sweep`", NOTHING)

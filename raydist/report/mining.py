@@ -39,7 +39,13 @@ METHODS = {
     "hybrid": "Hybrid",
     "hybrid_reranked": "Hybrid, re-ranked",
 }
-SOURCES = {"bm25": "BM25", "dense": "Dense retriever", "same_doc": "Same document", "pool": "Whole corpus"}
+SOURCES = {
+    "bm25": "BM25",
+    "dense": "Dense retriever",
+    "same_doc": "Same document",
+    "pool": "Whole corpus",
+    "judged": "Judged wrong",
+}
 NEGATIVES = "negatives."
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 PER_CENT = {"accuracy", "precision", "recall", "f1", "average_precision", "majority", "dense_average_precision"}

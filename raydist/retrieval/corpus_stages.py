@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from raydist.corpus.duplicates import count_duplicates, duplicate_keys
 from raydist.corpus.formats import open_corpus
 from raydist.corpus.open_set import OpenSet, RetrievalSet
-from raydist.corpus.schemas import PASSAGE_SCHEMA, SENTENCE_SCHEMA
+from raydist.corpus.schemas import GOLD_SCHEMA, PASSAGE_SCHEMA, SENTENCE_SCHEMA
 from raydist.corpus.sentence_table import SentenceTable, build_sentence_table
 from raydist.draws import draw_questions, keyed_uniform
 from raydist.errors import InputError
@@ -286,6 +286,7 @@ class Corpus:
     num_gold: int
     block_questions: int
     dev: Corpus | None = None  # of the questions for model selection
+    judged: Made | None = None  # gold with accepted pairs, and rejected pairs (judged.py)
 
     @property
     def num_blocks(self) -> int:
@@ -299,16 +300,26 @@ class Corpus:
 
     def gold(self, questions: pa.Table) -> pa.Table:
         """The gold answers of a block of questions."""
+        return self._between("gold", questions)
+
+    def wrong(self, questions: pa.Table) -> pa.Table:
+        """The pairs of a block of questions that somebody judged wrong."""
+        return self._between("wrong", questions) if self.judged else GOLD_SCHEMA.empty_table()
+
+    def _between(self, name: str, questions: pa.Table) -> pa.Table:
         ids = questions["question_id"]
-        return read_between(self.tables.folder, "gold-00000.parquet", "question_id", ids[0].as_py(), ids[-1].as_py())
+        return read_between(self._holding(name), f"{name}-00000.parquet", "question_id", ids[0].as_py(), ids[-1].as_py())
+
+    def _holding(self, name: str) -> Storage:
+        return self.judged.folder if self.judged and name != "questions" else self.tables.folder
 
     def read(self, name: str) -> pa.Table:
         """A whole table: questions or gold, never sentences."""
-        return read_parquet(self.tables.folder, f"{name}-00000.parquet")
+        return read_parquet(self._holding(name), f"{name}-00000.parquet")
 
     def batches(self, name: str, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The same in batches."""
-        return batches(self.tables.folder, f"{name}-00000.parquet", columns)
+        return batches(self._holding(name), f"{name}-00000.parquet", columns)
 
     def sentence_table(self) -> SentenceTable:
         return open_sentences(self.sentences.folder)
@@ -340,6 +351,8 @@ class DevQuestions:
 class BlockStage(Stage):
     """A stage with one part for each block of questions of a corpus."""
 
+    reads_gold: ClassVar[bool] = True  # false: made of the questions alone, so judgements do not matter
+
     corpus: Corpus
 
     @property
@@ -349,6 +362,8 @@ class BlockStage(Stage):
     @property
     def identity(self) -> dict[str, Any]:
         corpus = {"set": self.corpus.tables.fingerprint, "block": self.corpus.block_questions}
+        if self.corpus.judged and self.reads_gold:
+            corpus["judged"] = self.corpus.judged.fingerprint
         return {key: value for key, value in super().identity.items() if key != "corpus"} | corpus
 
 
@@ -362,6 +377,7 @@ class QuestionKeys(BlockStage):
     """Questions -> hashes of their normalised texts."""
 
     name: ClassVar[str] = "question_keys"
+    reads_gold: ClassVar[bool] = False
 
     def open(self, worker: Worker) -> Callable[[int], Part]:
         def make(number: int) -> Part:

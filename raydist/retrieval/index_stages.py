@@ -192,6 +192,7 @@ class Bm25Hits(BlockStage):
     """Questions -> the k best sentences for each by BM25, over all shards."""
 
     name: ClassVar[str] = "bm25_hits"
+    reads_gold: ClassVar[bool] = False
     version: ClassVar[int] = VERSION
 
     index: Made
@@ -222,6 +223,7 @@ class DenseHits(BlockStage):
     """Questions -> the k best sentences for each by a dense index, over all shards."""
 
     name: ClassVar[str] = "dense_hits"
+    reads_gold: ClassVar[bool] = False
     version: ClassVar[int] = VERSION
     uses_model: ClassVar[bool] = True
 
@@ -253,6 +255,7 @@ class FusedHits(BlockStage):
     """Hits of BM25 and of vectors -> one list for each question."""
 
     name: ClassVar[str] = "fused_hits"
+    reads_gold: ClassVar[bool] = False
 
     bm25: Made
     dense: Made
@@ -279,6 +282,7 @@ class TopHits(BlockStage):
     """Hits -> the first `depth` of each question."""
 
     name: ClassVar[str] = "top_hits"
+    reads_gold: ClassVar[bool] = False
     version: ClassVar[int] = VERSION
 
     hits: Made

@@ -58,6 +58,7 @@ class LabelledPairs(BlockStage):
                 negatives_per_source=self.negatives_per_source,
                 dev_share=self.dev_share,
                 known=repeated.of(questions),
+                wrong=self.corpus.wrong(questions),
             )
             return Part(pairs)
 
@@ -284,6 +285,7 @@ class Silver(BlockStage):
             selected = select_silver(
                 self.scores.table(number),
                 sentences=self.corpus.sentence_table(),
+                wrong=self.corpus.wrong(self.corpus.questions(number)),
                 threshold=self.threshold,
                 power=self.power,
                 weighting=self.weighting,

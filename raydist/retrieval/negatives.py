@@ -6,6 +6,8 @@ Each gold pair gives one positive and, from each source, ``negatives_per_source`
     dense       uniform over the best 10 by a dense retriever
     same_doc    uniform over the document of the gold answer
 
+A pair that somebody judged wrong (``corpus.judgements``) is a negative beside them, of the source ``judged``.
+
 Removed before drawing: gold answers of the question, under any id with the same text, duplicates of their texts, and earlier
 draws for the question: no negative comes twice (the paper leaves this open; a repeated one would count double). An exhausted
 source falls back to bm25, and bm25 to the whole corpus, the pool; the row has both names.
@@ -32,6 +34,7 @@ from raydist.records import LABELLED_PAIR_SCHEMA
 from raydist.retrieval.candidates import best_hits, of_questions
 
 SOURCES = ("bm25", "dense", "same_doc")
+JUDGED = "judged"  # wrong, by somebody who looked
 FROM = {"bm25": "from BM25", "dense": "from the dense retriever", "same_doc": "of the same document", "pool": "from the corpus"}
 
 Ranked = list[tuple[int, int | None]]  # rows of the sentence table, with their ranks
@@ -60,12 +63,14 @@ def draw_negatives(
     dev_share: float = 0.1,
     near_duplicates: bool = True,
     known: Mapping[str, Sequence[int]] | None = None,
+    wrong: pa.Table | None = None,
 ) -> pa.Table:
     """The labelled pairs of a block of questions, by question id: each gold answer, then its negatives.
 
     ``near_duplicates`` also excludes sentences with the words of a gold answer in another order. ``known``: bag keys of all
-    answers to a question's text under any id (``positives``), never drawn as negatives. Rows of ``gold``, ``bm25`` and
-    ``dense`` (``HIT_SCHEMA``) about other questions are skipped.
+    answers to a question's text under any id (``positives``), never drawn as negatives. ``wrong``: pairs {question_id,
+    sentence_id} that were judged wrong, which are negatives unless they have the words of an answer. Rows of ``gold``,
+    ``bm25`` and ``dense`` (``HIT_SCHEMA``) about other questions are skipped.
     """
     asked = pc.unique(questions["question_id"])
     ids = sorted(asked.to_pylist())
@@ -75,6 +80,7 @@ def draw_negatives(
     for name, hits in (("bm25", bm25), ("dense", dense)):
         best = best_hits(hits, asked, top, name)
         found[name] = _by_question(best, sentences.rows_of(best["sentence_id"], f"the {name} hit"))
+    judged = _by_question(wrong, sentences.rows_of(wrong["sentence_id"], "the judged sentence")) if wrong is not None else {}
     is_dev = is_dev_question(ids, dev_share)
     keys = question_keys(ids)
 
@@ -89,6 +95,11 @@ def draw_negatives(
             raise InputError(f"question {question!r} has no gold sentence; leave it out or give it one")
         refused = {same for row in answers for same in sentences.duplicates(row, near_duplicates).tolist()}
         refused.update(same for key in (known or {}).get(question, ()) for same in sentences.with_words(key).tolist())
+        for number, row in enumerate(row for row, _ in judged.get(question, ()) if row not in refused):
+            rows.append((question, row, 0, JUDGED, JUDGED, number, None, is_dev[place]))
+        refused.update(
+            same for row, _ in judged.get(question, ()) for same in sentences.duplicates(row, near_duplicates).tolist()
+        )
         for pair, answer in enumerate(answers):
             rows.append((question, answer, 1, "gold", "gold", pair, None, is_dev[place]))
             document: Ranked = [(row, None) for row in sentences.document_rows(answer).tolist()]
@@ -133,8 +144,8 @@ def count_sources(tables: Iterable[pa.Table]) -> dict[tuple[str, str], int]:
     counts: Counter[tuple[str, str]] = Counter()
     for pairs in tables:
         counts.update(zip(pairs["asked"].to_pylist(), pairs["source"].to_pylist()))
-    order = (*SOURCES, "pool")
-    return {key: counts[key] for key in product(SOURCES, order) if counts[key]}
+    order = (*SOURCES, "pool", JUDGED)
+    return {key: counts[key] for key in product((*SOURCES, JUDGED), order) if counts[key]}
 
 
 def fallbacks(counts: Mapping[tuple[str, str], int]) -> str:

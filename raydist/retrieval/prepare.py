@@ -12,10 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from raydist.config import CORPUS_COLUMNS, CorpusSource
+from raydist.corpus.paths import expand_paths
 from raydist.corpus.recognise import language_of
 from raydist.errors import InputError
 from raydist.files.stage import Made
 from raydist.files.storage import Place, file_digest, read_parquet
+from raydist.judgements.reading import read_judgements
 from raydist.retrieval.corpus_stages import (
     Corpus,
     CorpusCounts,
@@ -26,6 +28,7 @@ from raydist.retrieval.corpus_stages import (
     Sentences,
     ShareCounts,
 )
+from raydist.retrieval.judged import JudgedCounts, JudgedPairs, judgements_digest
 from raydist.retrieval.silver import Answers
 from raydist.runs.locate import SAMPLE, locate
 from raydist.runs.overlap import check_overlap
@@ -61,7 +64,7 @@ def open_corpora(run: Run, names: Iterable[str] | None = None, *, with_questions
         for name, made in tables.items()
     }
     if with_questions and "train" in corpora:
-        corpora["train"] = _with_dev(run, corpora)
+        corpora["train"] = _with_judgements(run, _with_dev(run, corpora))
     return {name: corpus for name, corpus in corpora.items() if name == "train" or name in run.config.corpus.test}
 
 
@@ -78,6 +81,26 @@ def _with_dev(run: Run, corpora: dict[str, Corpus]) -> Corpus:
         sides[name] = replace(train, name=name, tables=made, num_questions=counts.questions, num_gold=counts.gold)
     say(f"corpus train: {sides['dev'].num_questions:,} of {train.num_questions:,} questions held out as dev (corpus.dev_share)")
     return replace(sides["train"], dev=sides["dev"])
+
+
+def _with_judgements(run: Run, train: Corpus) -> Corpus:
+    """The training corpus with its judged pairs; dev and test sets stay as they are."""
+    paths = [locate(run, file).fetch() for file in run.config.corpus.judgements]
+    if not paths:
+        return train
+    read = read_judgements(expand_paths([str(path) for path in paths]))
+    for note in read.notes:
+        say(f"corpus.judgements: {note}")
+    stage = JudgedPairs(train.tables, train.sentences, judgements_digest(read.verdicts), tuple(read.verdicts))
+    made = run.make(stage, f"judged pairs of {train.name}")
+    counts = JudgedCounts(**made.manifest.parts[0].info)
+    left_out = {
+        "about questions or texts that it does not have": counts.unknown,
+        "against its own gold pairs, which stay": counts.contradicted,
+    }
+    but = "".join(f"; {number:,} judgements are {what}" for what, number in left_out.items() if number)
+    say(f"corpus train: {counts.accepted:,} accepted pairs are gold, {counts.rejected:,} rejected ones negatives{but}")
+    return replace(train, judged=made, num_gold=counts.gold)
 
 
 def report_overlap(run: Run, corpora: dict[str, Corpus], *, is_ranked: bool = False) -> None:

@@ -134,7 +134,8 @@ class DualTrainingRows(BlockStage):
             hard_negatives=self.hard_negatives,
             negative_p=self.negative_p,
             gold_scored=self.gold_scores.table(number) if self.gold_scores else None,
-            known=repeated.of(questions) if self.hard_negatives else {},
+            known=repeated.of(questions) if self.hard_negatives or self.corpus.judged else {},
+            wrong=self.corpus.wrong(questions),
         )
         if self.weighting == "gold":
             pairs = pairs.filter(pairs["is_gold"])

@@ -8,8 +8,9 @@ Of sentences with the same words, in any order, a question keeps one: copies in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import IO, Literal, NamedTuple, get_args
+from typing import IO, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ Answers = Set[tuple[str, str]]  # (question, sentence): all right pairs beside g
 
 BELOW = "p below the threshold"
 COPY = "same words as a kept pair"
+JUDGED = "judged wrong"
 THRESHOLDS = tuple(round(step / 50, 2) for step in range(51))  # of a yield curve
 EXAMPLES = 20  # kept pairs in a report, and as many rejected ones
 BY_PAIR = [("question_id", "ascending"), ("sentence_id", "ascending")]
@@ -42,6 +44,7 @@ def select_silver(
     weighting: Weighting = "power",
     temperature: float | None = None,
     shift: float = 0.0,
+    wrong: pa.Table | None = None,
 ) -> pa.Table:
     """Every scored candidate as ``SILVER_SCHEMA``: kept where ``p >= threshold``, with its weight, else with the reason.
 
@@ -49,6 +52,7 @@ def select_silver(
     from ``none`` only under a threshold below 0.5. With a temperature p is recomputed from the logit (less ``shift``), else it
     is as scored.
     With ``sentences`` a question keeps one of those with the same words: the highest p, then the smallest id.
+    Pairs with the words of one that was judged wrong (``wrong``: {question_id, sentence_id}) are never kept.
     A selection can be selected from again.
     """
     if weighting not in get_args(Weighting):
@@ -65,9 +69,9 @@ def select_silver(
         scored = scored.set_column(SCORED_SCHEMA.get_field_index("p"), SCORED_SCHEMA.field("p"), p)
     # at stored precision, so that a selection read from disk is the same
     p = scored["p"].to_numpy().astype(np.float64)
-    is_copy = _copies(scored, sentences)
-    kept = (p >= threshold) & ~is_copy
-    reason = pc.if_else(pa.array((p >= threshold) & is_copy), COPY, BELOW)
+    is_copy, is_wrong = _copies(scored, sentences), _judged_wrong(scored, wrong, sentences)
+    kept = (p >= threshold) & ~is_copy & ~is_wrong
+    reason = pc.if_else(pa.array(is_wrong), JUDGED, pc.if_else(pa.array((p >= threshold) & is_copy), COPY, BELOW))
     weight = {"power": p**power, "none": np.ones_like(p), "binary": (p >= 0.5).astype(float)}[weighting]
     columns = [
         *scored.columns,
@@ -110,6 +114,21 @@ def _copies(scored: pa.Table, sentences: SentenceTable | None) -> np.ndarray:
     return copies
 
 
+def _judged_wrong(scored: pa.Table, wrong: pa.Table | None, sentences: SentenceTable | None) -> np.ndarray:
+    """A mask of pairs that were judged wrong or, with ``sentences``, have the words of such a pair."""
+    if wrong is None or not wrong.num_rows:
+        return np.zeros(scored.num_rows, bool)
+
+    def named(pairs: pa.Table) -> list[tuple[str, Any]]:
+        if sentences is None:
+            return list(_pairs(pairs))
+        words = sentences.bag_keys[sentences.rows_of(pairs["sentence_id"], "the judged sentence")].tolist()
+        return list(zip(pairs["question_id"].to_pylist(), words))
+
+    judged = set(named(wrong))
+    return np.array([pair in judged for pair in named(scored)], bool)
+
+
 def _sources(scored: pa.Table) -> pa.Array:
     found = {
         "bm25": pc.is_valid(scored["bm25_rank"]).to_pylist(),
@@ -141,7 +160,7 @@ def yield_curve(
         p = block["p"].to_numpy()
         if temperature is not None:
             p = sigmoid(block["logit"].to_numpy(), temperature).astype(np.float32)
-        p = np.sort(p[~_copies(block, sentences)].astype(np.float64))
+        p = np.sort(p[~(_copies(block, sentences) | _is_judged(block))].astype(np.float64))
         pairs += len(p) - np.searchsorted(p, asked)
         candidates += block.num_rows
     points = [
@@ -149,6 +168,13 @@ def yield_curve(
         for at, count in zip(asked, pairs)
     ]
     return {"gold": num_gold, "candidates": candidates, "threshold": threshold, "points": points}
+
+
+def _is_judged(block: pa.Table) -> np.ndarray:
+    """A mask of rows that a selection left out as judged wrong."""
+    if "why_not" not in block.column_names:
+        return np.zeros(block.num_rows, bool)
+    return pc.fill_null(pc.equal(block["why_not"], JUDGED), False).to_numpy()
 
 
 class Selection(NamedTuple):
@@ -197,6 +223,7 @@ def training_pairs(
     negative_p: float = 0.1,
     gold_scored: pa.Table | None = None,
     known: Mapping[str, Sequence[int]] | None = None,
+    wrong: pa.Table | None = None,
 ) -> pa.Table:
     """The training pairs of the dual encoder, by question and sentence: gold with weight 1, kept silver with its own.
 
@@ -204,6 +231,8 @@ def training_pairs(
     in the order of their better rank: found early, yet no answer. As with the cross-encoder's negatives (methods 5.2), none
     has the words of an answer of the question, gold or kept, in any order, or those of another negative.
     ``known``: bag keys of all answers to a question's text under any id (``positives``), never used as negatives.
+    ``wrong``: pairs {question_id, sentence_id} that were judged wrong; all are negatives, before any other and whatever their
+    p, but for a loss that needs logits (``gold_scored``) only those that are candidates, which have one.
     ``gold_scored`` has the cross-encoder's logits of gold pairs {question_id, sentence_id, logit}, if a loss needs them.
     A pair that is gold and silver counts as gold.
     """
@@ -217,7 +246,11 @@ def training_pairs(
     kept = silver.filter(silver["kept"])
     for pair, weight, logit in zip(_pairs(kept), kept["weight"].to_pylist(), kept["logit"].to_pylist()):
         rows.setdefault(pair, {"weight": weight, "is_gold": False, "logit": logit})
-    mined = _hard_negatives(silver, sorted(rows), sentences, hard_negatives, negative_p, known or {}) if hard_negatives else {}
+    mined: dict[str, list[tuple[str, float | None]]] = {}
+    judged = _judged_negatives(silver, wrong, only_scored=gold_scored is not None)
+    if hard_negatives or judged:
+        low = _rejected_candidates(silver, negative_p) if hard_negatives else []
+        mined = _hard_negatives(judged, low, sorted(rows), sentences, hard_negatives, known or {})
     table = []
     for question, sentence in sorted(rows):
         hard = mined.get(question, [])
@@ -230,29 +263,47 @@ def _pairs(table: pa.Table) -> list[tuple[str, str]]:
     return list(zip(table["question_id"].to_pylist(), table["sentence_id"].to_pylist()))
 
 
-def _hard_negatives(
-    silver: pa.Table,
-    positives: list[tuple[str, str]],
-    sentences: SentenceTable,
-    most: int,
-    negative_p: float,
-    known: Mapping[str, Sequence[int]],
-) -> dict[str, list[tuple[str, float]]]:
-    """(sentence, logit) of each question's hard negatives."""
+Hard = tuple[str, str, float | None]  # question, sentence, logit
+
+
+def _judged_negatives(silver: pa.Table, wrong: pa.Table | None, *, only_scored: bool) -> list[Hard]:
+    """Pairs that were judged wrong, with their logits if they are candidates."""
+    if wrong is None or not wrong.num_rows:
+        return []
+    logits = dict(zip(_pairs(silver), silver["logit"].to_pylist()))
+    return [(*pair, logits.get(pair)) for pair in _pairs(wrong) if pair in logits or not only_scored]
+
+
+def _rejected_candidates(silver: pa.Table, negative_p: float) -> list[Hard]:
+    """Rejected candidates of low probability, by question, the best found first."""
     low = silver.filter(pc.and_(pc.invert(silver["kept"]), pc.less_equal(silver["p"], pa.scalar(negative_p, pa.float32()))))
     rank = pc.min_element_wise(low["bm25_rank"], low["dense_rank"])  # null, and so last, for those of the same document
     low = low.append_column("rank", rank)
     low = low.sort_by([("question_id", "ascending"), ("rank", "ascending"), ("sentence_id", "ascending")])
+    return [(*pair, logit) for pair, logit in zip(_pairs(low), low["logit"].to_pylist())]
+
+
+def _hard_negatives(
+    judged: list[Hard],
+    low: list[Hard],
+    positives: list[tuple[str, str]],
+    sentences: SentenceTable,
+    most: int,
+    known: Mapping[str, Sequence[int]],
+) -> dict[str, list[tuple[str, float | None]]]:
+    """(sentence, logit) of each question's hard negatives: all judged ones, then up to ``most`` others."""
     answers = sentences.bag_keys[sentences.rows_of([sentence for _, sentence in positives], "the answer")].tolist()
     refused = {(question, words) for (question, _), words in zip(positives, answers)}
     refused |= {(question, words) for question, of_text in known.items() for words in of_text}
-    found: dict[str, list[tuple[str, float]]] = {}
-    words_of = sentences.bag_keys[sentences.rows_of(low["sentence_id"], "the candidate")].tolist()
-    for (question, sentence), logit, words in zip(_pairs(low), low["logit"].to_pylist(), words_of):
-        of_question = found.setdefault(question, [])
-        if len(of_question) < most and (question, words) not in refused:
-            refused.add((question, words))
-            of_question.append((sentence, logit))
+    found: dict[str, list[tuple[str, float | None]]] = {}
+    for negatives, limit in ((judged, len(judged)), (low, most)):
+        words_of = sentences.bag_keys[sentences.rows_of([sentence for _, sentence, _ in negatives], "the candidate")].tolist()
+        taken: Counter[str] = Counter()
+        for (question, sentence, logit), words in zip(negatives, words_of):
+            if taken[question] < limit and (question, words) not in refused:
+                refused.add((question, words))
+                taken[question] += 1
+                found.setdefault(question, []).append((sentence, logit))
     return found
 
 

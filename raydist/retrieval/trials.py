@@ -46,4 +46,5 @@ def run_trial(run: Run, *, callbacks: Sequence[Any] = ()) -> dict[str, str]:
 
 
 def fingerprints(corpora: Mapping[str, Corpus]) -> dict[str, str]:
-    return {name: corpus.tables.fingerprint for name, corpus in corpora.items()}
+    judged = {f"{name}, judged": corpus.judged.fingerprint for name, corpus in corpora.items() if corpus.judged}
+    return {name: corpus.tables.fingerprint for name, corpus in corpora.items()} | judged

@@ -47,7 +47,7 @@ class Places:
             return [self._visit(inner, key) for inner in value]
         if not isinstance(value, str) or key in NO_PATHS or key[0] == "track":  # track: names and addresses
             return value
-        if key[-1] == "files":
+        if key[-1] in ("files", "judgements"):
             is_elsewhere = value.startswith("sample:") or (key[0] == "documents" and "://" in value)
             return value if is_elsewhere else self._data_file(value, key)
         return self._maybe_path(value, key)

@@ -54,15 +54,24 @@ def test_a_trackers_database_must_be_where_the_nodes_see_it(dashboard, working_d
 
 
 def test_a_corpus_that_is_a_folder_travels_whole(dashboard, working_dir):
-    for name in ("data/c/corpus.jsonl", "data/c/queries.jsonl", "data/c/qrels/train.tsv", "encoder/config.json"):
+    for name in (
+        "data/c/corpus.jsonl",
+        "data/c/queries.jsonl",
+        "data/c/qrels/train.tsv",
+        "encoder/config.json",
+        "data/j.jsonl",
+    ):
         (working_dir / name).parent.mkdir(parents=True, exist_ok=True)
         (working_dir / name).write_text("x")
     (working_dir / ".gitignore").write_text("data\nencoder\n")
     changes = ["data.root=data", "data.dev=dev.json", "corpus.train=c", "mining.encoder=encoder", "storage=s3://b/x"]
+    changes.append("corpus.judgements=j.jsonl")
     parcel = prepare("train", "bridges.yaml", changes, address=dashboard()).parcel
     travels = {"data/c/corpus.jsonl", "data/c/queries.jsonl", "data/c/qrels/train.tsv", "encoder/config.json", "data/dev.json"}
     assert travels <= parcel.files.keys()
     assert parcel.config["corpus"]["train"]["files"] == ["c"]
+    assert "data/j.jsonl" in parcel.files
+    assert parcel.config["corpus"]["judgements"] == ["j.jsonl"]
 
 
 def test_folders_of_documents_travel_and_uris_stay(dashboard, working_dir):
