@@ -19,7 +19,7 @@ NAMES = ("deploy.yaml", "rayservice.yaml")
 DEPLOY_HEAD = """\
 # {index} as an application of Ray Serve:  serve deploy {file}
 # The index, the models and the token file are read on the nodes of the cluster, at the places named here.
-# A changed file, deployed again, goes live without a dropped request: new replicas start before the old ones end.
+# A new version of the index or of a model needs no new deployment. A changed file, deployed again, replaces replicas step by step.
 """
 SERVICE = """\
 # {index} as a service on Kubernetes, with KubeRay 1.6 or newer. Lines marked ADAPT are yours to change.
@@ -109,9 +109,15 @@ def ray_service(file: str, opening: Opening, settings: ServingConfig) -> str:
 
 def application(opening: Opening, settings: ServingConfig) -> dict[str, Any]:
     """The application as Ray Serve's config has it."""
-    asking = {name: value for name, value in opening.settings.items() if value is not None}
-    args = {"index": opening.index, "asking": asking, "serving": plain_settings(settings)}
+    asking = {name: _placed(value) for name, value in opening.settings.items() if value is not None}
+    token_file = {"token_file": _placed(settings.token_file)} if settings.token_file else {}
+    args = {"index": _placed(opening.index), "asking": asking, "serving": plain_settings(settings) | token_file}
     return {"name": NAME, "route_prefix": "/", "import_path": BUILDER, "args": args}
+
+
+def _placed(value: Any) -> Any:
+    """A path of a file that is there as an absolute one: replicas have another working folder."""
+    return str(Path(value).absolute()) if isinstance(value, str) and Path(value).exists() else value
 
 
 def _yaml(config: dict[str, Any]) -> str:
