@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from raydist.retrieval.cross_encoder import (
@@ -41,3 +42,22 @@ def judge_pairs(scored: pa.Table, cosines: pa.Table) -> Judgement:
     by_vectors = average_precision(cosines["label"].to_numpy(), cosines["cosine"].to_numpy())
     scores = classification_scores(labels, logits) | {"dense_average_precision": by_vectors, "pairs": len(labels)}
     return Judgement(scores, reliability | {"temperature": temperature})
+
+
+class Reached(NamedTuple):
+    """A threshold, and what of the held-out pairs lies at or above it."""
+
+    threshold: float
+    precision: float  # share of right pairs
+    pairs: int
+
+
+def reach_precision(labels: np.ndarray, probabilities: np.ndarray, wanted: float) -> Reached:
+    """The lowest threshold from which at least the wanted share of pairs is right; if none is, that of the highest share."""
+    order = np.argsort(-probabilities, kind="stable")
+    ordered = probabilities[order]
+    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # of equal probabilities all or none are taken
+    precision = np.cumsum(labels[order])[last] / (last + 1)
+    enough = np.flatnonzero(precision >= wanted)
+    place = int(enough[-1] if len(enough) else precision.argmax())
+    return Reached(float(ordered[last[place]]), float(precision[place]), int(last[place]) + 1)
