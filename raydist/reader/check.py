@@ -17,6 +17,7 @@ from raydist.models.loading import open_config
 from raydist.reader.prepare import choose_questions, set_key
 from raydist.reader.stages import WindowSet
 from raydist.runs.run import Run
+from raydist.runs.training import is_trained
 from raydist.terminal import said_if_long, say, say_table
 
 FEW = 2_000  # questions below which an encoder that has not learned to read learns little
@@ -38,9 +39,9 @@ class SetFacts:
     answer_cut: int = 0  # of those, answers in no window, or longer than predict.max_answer_length
 
 
-def say_data(run: Run, sets: Mapping[str, WindowSet]) -> None:
+def say_data(run: Run, sets: Mapping[str, WindowSet], *, fresh: bool = False) -> None:
     """Show the sets of a run that is about to train, and what to expect. Not of those on an object store: it reads them whole."""
-    if not run.storage.is_local or _is_trained(run):
+    if not run.storage.is_local or (is_trained(run) and not fresh):
         return
     with said_if_long("looking at the data"):
         facts = {name: set_facts(run, rows, choose_questions(run, name, rows.examples)) for name, rows in sets.items()}
@@ -49,10 +50,6 @@ def say_data(run: Run, sets: Mapping[str, WindowSet]) -> None:
     for line in expectations(run, facts, sets["train"].rows):
         say(f"- {line}")
     say("")
-
-
-def _is_trained(run: Run) -> bool:
-    return run.folder.exists("training.json") and run.folder.read_json("training.json")["done"]
 
 
 def _row(name: str, found: SetFacts) -> tuple[str, ...]:

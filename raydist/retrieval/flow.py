@@ -22,6 +22,7 @@ from raydist.models.located import Model, NamedModel, tokenizer_digest
 from raydist.records import rejected_table
 from raydist.retrieval import searcher
 from raydist.retrieval.candidates import Ranked, ranked_lists
+from raydist.retrieval.check import say_corpora
 from raydist.retrieval.corpus_stages import Corpus, DevQuestions
 from raydist.retrieval.evaluate import Scores, gold_lists, mean_mrr, reranked, write_scores
 from raydist.retrieval.foreign import score_foreign
@@ -66,13 +67,16 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
     if "train" not in corpora:
         raise InputError("there is nothing to train on: set corpus.train")
     report_overlap(run, corpora)
+    say_corpora(run, corpora, fresh=fresh)
     cross_encoder, retrievers = train_all(run, corpora["train"], fresh=fresh)
     score_methods(run, cross_encoder, retrievers, corpora)
 
 
 def train(run: Run, *, fresh: bool = False) -> None:
     """Train for task cross_encoder or retriever; make missing earlier stages first."""
-    corpus = open_corpora(run, ["train"])["train"]
+    corpora = open_corpora(run, ["train"])
+    say_corpora(run, corpora, fresh=fresh)
+    corpus = corpora["train"]
     if run.config.task == "retriever":
         train_all(run, corpus, fresh=fresh)
     else:

@@ -65,6 +65,11 @@ def train_rows(run: Run, sets: Mapping[str, TrainingSet], *, fresh: bool = False
     run.folder.write_json("training.json", {"identity": identity, "done": True, "fitted": fitted})
 
 
+def is_trained(run: Run) -> bool:
+    """Whether the run's training is done."""
+    return run.folder.exists("training.json") and run.folder.read_json("training.json")["done"]
+
+
 def _check_batches(run: Run, rows: int) -> None:
     """Reject batches too small to give every worker a row."""
     train, workers = run.config.train, run.config.cluster.max_workers
