@@ -17,13 +17,15 @@ from raydist.corpus.examples import plan_splits, read_split
 from raydist.corpus.formats import open_corpus
 from raydist.corpus.open_set import OpenSet
 from raydist.corpus.rows import load_document
+from raydist.documents.document import Block
 from raydist.documents.formats import format_of
+from raydist.documents.language import detected
 from raydist.errors import InputError
 from raydist.models.builtin import minilm_folder
 from raydist.records import Example
 
 LOOKED_AT = 1_000  # texts whose tokens are counted
-FEW, MANY = 2_000, 20_000  # questions
+FEW = 2_000  # questions
 FITS = 0.95  # share of passages that should fit into one window
 LENGTHS = (128, 192, 256, 384, 512)
 ENGLISH, MULTILINGUAL = "builtin:minilm", "xlm-roberta-base"
@@ -111,6 +113,7 @@ class _Questions:
     examples: list[Example] = field(default_factory=list)
     read: int = 0
     rejected: int = 0
+    stated: bool = False  # whether rows or names state a language
     reasons: Counter[str] = field(default_factory=Counter)
 
     @classmethod
@@ -122,6 +125,7 @@ class _Questions:
             seen.examples += examples
             seen.read += counts.questions
             seen.rejected += counts.questions_rejected
+            seen.stated |= counts.language_assumed < counts.questions
             seen.reasons.update(counts.reasons)
         if not seen.examples:
             reasons = ", ".join(f"{number:,} {reason}" for reason, number in seen.reasons.items())
@@ -132,8 +136,9 @@ class _Questions:
 def _reader(files: Sequence[str], dev: Sequence[str], test: Sequence[str]) -> tuple[list[str], list[str]]:
     found = _Questions.of(files)
     examples = found.examples
-    languages = Counter(example.language for example in examples)
     passages = list({example.passage_id: example.context for example in examples}.values())
+    told = "" if found.stated else _told_language(passages)
+    languages = Counter(told or example.language for example in examples)
     asked, read = _tokens([example.question for example in examples]), _tokens(passages)
     answers = _tokens([example.answers[0].text for example in examples if example.answers] or [""])
     impossible = sum(example.is_impossible for example in examples)
@@ -150,48 +155,70 @@ def _reader(files: Sequence[str], dev: Sequence[str], test: Sequence[str]) -> tu
     if found.rejected:
         why = ", ".join(f"{number:,} {reason}" for reason, number in found.reasons.most_common(3))
         seen.append(f"{found.rejected:,} of {found.read:,} questions cannot be trained on ({why}); the run names each")
+    if not found.stated:
+        seen.append(
+            f"neither rows nor file names state a language: {f'by the words it is {told}' if told else 'taken for English'}"
+        )
     is_english = set(languages) == {"en"}
     lines = ["task: reader", "model:"]
     if is_english:
-        lines.append(f"  name: {ENGLISH}        # small and on board; a larger one of Hugging Face, such as roberta-base, reads better")
+        lines.append(
+            f"  name: {ENGLISH}        # small and on board; a larger one of Hugging Face, such as roberta-base, reads better"
+        )
     else:
         lines.append(f"  name: {MULTILINGUAL}      # {', '.join(languages)}: a multilingual encoder, from Hugging Face")
     if len(examples) < FEW:
-        lines.append(f"  # {len(examples):,} questions are few: start from a reader (a run's model folder, or a question answering model)")
-    lines += ["data:", *_reader_data(files, dev, test)]
+        lines.append(
+            f"  # {len(examples):,} questions are few: start from a reader (a run's model, or a question answering model)"
+        )
+    lines += ["data:", *_reader_data(files, dev, test, "" if found.stated or is_english else f", language: {told}")]
     note = f"{100 * in_one:.0f} % of the passages fit into one window" if in_one < 1 else "every passage fits into one window"
     lines.append(f"  max_length: {length}          # tokens; {note}")
     lines.append(f"  doc_stride: {min(128, length // 3)}           # tokens that windows of a longer passage share")
     if (cut := _enough(asked, 0.999, (24, 32, 48, 64, 96))) + min(128, length // 3) + 8 <= length:
         lines.append(f"  max_question_length: {cut}")
     if found.rejected > found.read / 100:
-        lines.append(f"  max_rejected: {min(1.0, round(found.rejected / found.read + 0.01, 2)):g}      # of the questions: see above")
+        lines.append(
+            f"  max_rejected: {min(1.0, round(found.rejected / found.read + 0.01, 2)):g}      # of the questions: see above"
+        )
         lines.append("  # repair_offsets: true    # moves an offset to where its answer stands, if that is one place")
     lines += [
         "train:",
-        f"  epochs: {4 if len(examples) < FEW else 2 if len(examples) < MANY else 1}",
+        f"  epochs: {4 if len(examples) < FEW else 2}",
         "  batch_size: 16",
         "optim:",
-        f"  lr: {'1.0e-4' if is_english else '3.0e-5'}              # {'for a small encoder; 3e-5 suits base-sized ones' if is_english else 'for a base-sized encoder'}",
+        f"  lr: {'1.0e-4              # for a small encoder' if is_english else '3.0e-5              # for a base-sized one'}",
     ]
     if (longest := int(np.quantile(answers, 0.99))) > 30:
         lines.append(f"predict: {{max_answer_length: {longest}}}   # tokens; one answer in a hundred is longer")
     return lines, seen
 
 
-def _reader_data(files: Sequence[str], dev: Sequence[str], test: Sequence[str]) -> Lines:
+def _told_language(passages: Sequence[str]) -> str:
+    """The language of most of some passages, if it can be told; else nothing."""
+    chosen = passages[:: max(1, len(passages) // 20)]
+    try:
+        told = Counter(detected([Block(text)]) for text in chosen)
+    except InputError:  # the package that tells languages apart is an extra
+        return ""
+    language, number = told.most_common(1)[0]
+    return language if number > len(chosen) / 2 else ""
+
+
+def _reader_data(files: Sequence[str], dev: Sequence[str], test: Sequence[str], more: str) -> Lines:
     if dev:
-        yield f"  train: {{files: {_quoted(files)}}}"
-        yield f"  dev: {{files: {_quoted(dev)}}}      # the best model is chosen by it"
+        yield f"  train: {{files: {_quoted(files)}{more}}}"
+        yield f"  dev: {{files: {_quoted(dev)}{more}}}      # the best model is chosen by it"
     else:
-        yield f"  train: {{files: {_quoted(files)}, leave_out: [0, 10]}}"
-        yield f"  dev: {{files: {_quoted(files)}, only: [0, 10]}}      # a tenth of the questions, held out: the best model is chosen by it"
+        yield f"  train: {{files: {_quoted(files)}{more}, leave_out: [0, 10]}}"
+        yield "  # a tenth of the questions is held out: the best model is chosen by it"
+        yield f"  dev: {{files: {_quoted(files)}{more}, only: [0, 10]}}"
     if test:
         yield "  test:"
         names = [_run_name(Path(name.removesuffix(".gz"))).replace(".", "_") for name in test]
         for number, (name, file) in enumerate(zip(names, test)):
             name = f"{name}_{number}" if names.count(name) > 1 or name in ("train", "dev") else name
-            yield f"    {name}: {{files: {_quoted([file])}}}"
+            yield f"    {name}: {{files: {_quoted([file])}{more}}}"
     else:
         yield "  # test: {NAME: {files: ...}}    # nothing may be chosen by it"
 
@@ -207,7 +234,8 @@ def _retriever(files: Sequence[str], dev: Sequence[str], test: Sequence[str]) ->
     if splits and split not in splits:
         split = splits[0]
     opened = open_corpus(format, [Path(name) for name in files], split=split)
-    sentences, texts = 0, []
+    sentences = 0
+    texts: list[str] = []
     for block, _ in opened.blocks():
         sentences += block.num_rows
         texts += block["text"].slice(0, max(0, 10 * LOOKED_AT - len(texts))).to_pylist()
@@ -221,13 +249,19 @@ def _retriever(files: Sequence[str], dev: Sequence[str], test: Sequence[str]) ->
     if splits:
         seen.append(f"splits: {', '.join(splits)}")
     if opened.rejected:
-        why = ", ".join(f"{number:,} {reason}" for reason, number in Counter(row.reason for row in opened.rejected).most_common(3))
+        why = ", ".join(
+            f"{number:,} {reason}" for reason, number in Counter(row.reason for row in opened.rejected).most_common(3)
+        )
         seen.append(f"{len(opened.rejected):,} rows are rejected ({why}); the run names each")
     answer_length = _enough(lengths + 2, FITS, (64, 96, 128, 192, 256, 384))
+    held = float((lengths + 2 <= answer_length).mean())
     question_length = _enough(asked + 2, 0.99, (32, 48, 64, 96))
     lines = ["extends: retriever          # candidates, cross-encoder, silver pairs, dual encoder", "corpus:"]
     source = f"files: {_quoted(files)}, format: {format}" + (f", split: {split}" if splits else "")
-    lines += [f"  train: {{{source}}}", "  dev_share: 0.1            # of its questions, held out: the best model is chosen by their MRR"]
+    lines += [
+        f"  train: {{{source}}}",
+        "  dev_share: 0.1            # of its questions, held out: the best model is chosen by their MRR",
+    ]
     tests = [f"{{files: {_quoted([name])}, format: {_corpus_format(Path(name))}}}" for name in test]
     tests += [f"{{files: {_quoted(files)}, format: beir, split: {name}}}" for name in splits if name not in (split, "dev")]
     if tests:
@@ -243,7 +277,7 @@ def _retriever(files: Sequence[str], dev: Sequence[str], test: Sequence[str]) ->
         f"  max_length: {min(480, answer_length + question_length)}",
         "retriever:",
         f"  max_question_length: {question_length}",
-        f"  max_answer_length: {answer_length}      # tokens; {100 * (lengths + 2 <= answer_length).mean():.0f} % of the texts are no longer",
+        f"  max_answer_length: {answer_length}      # tokens; {100 * held:.0f} % of the texts are no longer",
         "mining:",
         "  threshold: 0.5            # or precision: 0.8, the share of held-out pairs that is right from there on",
     ]

@@ -226,7 +226,10 @@ class MiningConfig(Section):
 
     def _problems(self) -> Iterator[str]:
         if self.precision is not None and self.threshold != 0.5:
-            yield f"precision {self.precision:g} chooses the threshold, and threshold {self.threshold:g} is given: leave one of them out"
+            yield (
+                f"precision {self.precision:g} chooses the threshold, and threshold {self.threshold:g} is given: leave one of "
+                "them out"
+            )
 
 
 class FusionConfig(Section):

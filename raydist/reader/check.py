@@ -40,7 +40,7 @@ class SetFacts:
 
 
 def say_data(run: Run, sets: Mapping[str, WindowSet], *, fresh: bool = False) -> None:
-    """Show the sets of a run that is about to train, and what to expect. Not of those on an object store: it reads them whole."""
+    """Show the sets of a run that is about to train, and what to expect; not of an object store, since they are read whole."""
     if not run.storage.is_local or (is_trained(run) and not fresh):
         return
     with said_if_long("looking at the data"):
@@ -121,7 +121,8 @@ def expectations(run: Run, facts: Mapping[str, SetFacts], windows: int) -> Itera
             "start from a reader (model.name: runs/quickstart/model, or a question answering model), or give more"
         )
     if config.model.name.startswith("builtin:minilm") and (foreign := [name for name in train.languages if name != "en"]):
-        yield f"{config.model.name} was made for English, and train is in {', '.join(foreign[:6])}: take a multilingual model.name"
+        listed = ", ".join(foreign[:6])
+        yield f"{config.model.name} was made for English, and train is in {listed}: take a multilingual model.name"
     for name, found in facts.items():
         yield from _of_set(run, name, found)
 

@@ -90,16 +90,23 @@ def expectations(run: Run, facts: Mapping[str, CorpusFacts]) -> Iterator[str]:
     """What these corpora and settings let one expect, each with what to do about it."""
     config, train = run.config, facts["train"]
     if config.task == "retriever":
-        yield f"training: {config.train.num_steps(train.gold):,} steps of {config.train.batch_size} for {train.gold:,} gold pairs alone"
+        steps = config.train.num_steps(train.gold)
+        yield f"training: {steps:,} steps of {config.train.batch_size} for {train.gold:,} gold pairs alone"
     if not config.corpus.test and not config.corpus.has_dev:
-        yield "there is neither a dev nor a test set: nothing will tell how good this retriever is; set corpus.dev_share or corpus.test"
+        yield (
+            "there is neither a dev nor a test set: nothing will tell how good this retriever is; set corpus.dev_share or "
+            "corpus.test"
+        )
     elif not config.corpus.has_dev and config.task == "retriever":
-        yield "no questions are held out: the last model is kept, and fusion and re-ranking are not judged; corpus.dev_share=0.1 does"
+        yield (
+            "no questions are held out: the last model is kept, and fusion and re-ranking are not judged; corpus.dev_share=0.1 "
+            "holds some out"
+        )
     if config.cross_encoder.model.name == config.mining.encoder and not config.cross_encoder.trained and train.questions < FEW:
         yield (
             f"the cross-encoder starts from the encoder that it is to teach, {config.mining.encoder}, with {train.questions:,} "
-            "questions: it is not likely to know more; start it from a reader (cross_encoder.model.name: runs/quickstart/model), "
-            "a larger model, or one that is trained (cross_encoder.trained)"
+            "questions: it is not likely to know more; start it from a reader (cross_encoder.model.name, such as "
+            "runs/quickstart/model), a larger model, or one that is trained (cross_encoder.trained)"
         )
     if config.mining.candidates >= train.sentences:
         yield f"mining.candidates {config.mining.candidates:,}: train has {train.sentences:,} sentences, and all are candidates"

@@ -105,7 +105,7 @@ def evaluate(run: Run) -> Scores:
     retrievers = {name: other for name, other in beside.items() if has_model(other.folder)}
     if has_model(run.folder):
         equal = run.folder.read_json(EQUAL) if run.folder.exists(EQUAL) else []
-        retrievers |= {name: run for name in equal} | {OWN: run}
+        retrievers |= dict.fromkeys(equal, run) | {OWN: run}
     cross_encoder = run.beside(cross_encoder_name(run))
     return score_methods(run, cross_encoder if has_model(cross_encoder.folder) else None, retrievers, corpora)
 
@@ -176,7 +176,7 @@ def train_all(run: Run, corpus: Corpus, *, fresh: bool = False, callbacks: Seque
         run.folder.delete("metrics.json")
     cross_encoder, silver, rounds = mine_rounds(run, corpus, fresh=fresh)
     equal = _note_equal(run, silver)
-    variants: dict[str, Run] = {name: run for name in equal}
+    variants: dict[str, Run] = dict.fromkeys(equal, run)
     for name in run.config.retriever.variants:
         if name in equal:
             continue
@@ -190,7 +190,7 @@ def _note_equal(run: Run, silver: Made) -> list[str]:
     """The variants that would learn from the run's own pairs with the same weights; equal.json and a line say so."""
     weights = [table["weight"].filter(table["kept"]).to_numpy() for table in silver.tables(["kept", "weight"])]
     nothing, plain = not any(map(len, weights)), all((part == 1).all() for part in weights)
-    equal = [name for name in run.config.retriever.variants if nothing or (plain and name == "gold_silver")]
+    equal: list[str] = [name for name in run.config.retriever.variants if nothing or (plain and name == "gold_silver")]
     run.folder.write_json(EQUAL, equal)
     if equal:
         why = "no silver pair was kept" if nothing else "every silver pair has weight 1"

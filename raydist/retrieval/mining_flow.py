@@ -13,8 +13,8 @@ from raydist.files.storage import folder_digest, has_model
 from raydist.models.located import Model, NamedModel, StoredModel, tokenizer_digest
 from raydist.records import MINED_SCHEMA
 from raydist.retrieval.calibration import judge_pairs, reach_precision
-from raydist.retrieval.cross_encoder import sigmoid
 from raydist.retrieval.corpus_stages import Corpus
+from raydist.retrieval.cross_encoder import sigmoid
 from raydist.retrieval.hits import (
     NEGATIVES_DEPTH,
     Hits,
@@ -180,8 +180,8 @@ def _weakness(run: Run) -> str | None:
     if own > dense:
         return None
     return (
-        f"the cross-encoder is no better than mining.encoder, {run.config.mining.encoder}: on {scores['pairs']:,} held-out pairs "
-        f"its average precision is {own:.1f}, and that of products of two vectors {dense:.1f}"
+        f"the cross-encoder is no better than mining.encoder, {run.config.mining.encoder}: on {scores['pairs']:,} held-out "
+        f"pairs its average precision is {own:.1f}, and that of products of two vectors {dense:.1f}"
     )
 
 
@@ -195,8 +195,8 @@ def refuse_weak(run: Run) -> None:
     """Stop before mining with a cross-encoder that has nothing to teach, unless told to go on."""
     if run.config.cross_encoder.weak == "refuse" and (weak := _weakness(run)):
         raise InputError(
-            f"{weak}. Its silver pairs are not likely to help, so nothing is mined: {STRONGER}; cross_encoder.weak=warn goes on "
-            "all the same"
+            f"{weak}. Its silver pairs are not likely to help, so nothing is mined: {STRONGER}; cross_encoder.weak=warn goes "
+            "on all the same"
         )
 
 
@@ -214,8 +214,8 @@ def _write_threshold(run: Run, pairs: pa.Table, wanted: float) -> None:
         )
     run.folder.write_json("cross_encoder/threshold.json", reached._asdict() | {"wanted": wanted})
     say(
-        f"mining.precision {wanted:g}: p >= {reached.threshold:.3f}, where {100 * reached.precision:.1f} % of {reached.pairs:,} "
-        "held-out pairs are right"
+        f"mining.precision {wanted:g}: p >= {reached.threshold:.3f}, where {100 * reached.precision:.1f} % of "
+        f"{reached.pairs:,} held-out pairs are right"
     )
 
 

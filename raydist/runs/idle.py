@@ -42,6 +42,6 @@ def _idle_objectives(config: Config, steps: int, there: str) -> Iterator[str]:
         yield f"objectives.pfa.every {pfa.every:,}: {there}, of which the first alone has a second pass"
     if hard and hard.mode == "hard_em" and hard.hard_em_steps > steps:
         yield (
-            f"objectives.hard_learning.hard_em_steps {hard.hard_em_steps:,}: {there}, at whose end the probability has grown to "
-            f"{min(steps / hard.hard_em_steps, 0.8):.2f}"
+            f"objectives.hard_learning.hard_em_steps {hard.hard_em_steps:,}: {there}, at whose end the probability has grown "
+            f"to {min(steps / hard.hard_em_steps, 0.8):.2f}"
         )

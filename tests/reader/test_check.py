@@ -22,7 +22,10 @@ def asked(id, question, text, start):
 def open_run(tmp_path):
     short = "Bo lives in Umea with a cat."
     questions = [
-        {"context": LONG, "qas": [asked("1", "Where was Ada born?", "Lund", 16), asked("2", "Where was Ada born?", "Lund", 16)]},
+        {
+            "context": LONG,
+            "qas": [asked("1", "Where was Ada born?", "Lund", 16), asked("2", "Where was Ada born?", "Lund", 16)],
+        },
         {"context": short, "qas": [asked("3", "Where does Bo live, " + "please, " * 20 + "tell me?", "Umea", 12)]},
         {"context": short, "qas": [asked("4", "What of Bo?", "lives in Umea with a cat", 3)]},
     ]

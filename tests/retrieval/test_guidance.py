@@ -53,7 +53,7 @@ def test_a_weak_cross_encoder_does_not_mine_unless_it_is_told_to(open_run, capsy
     corpus, encoder = open_corpora(run, ["train"])["train"], flow.mining_encoder(run)
     cross_encoder = mining_flow.train_cross_encoder(run, corpus, encoder)
     judge(run, own, dense)
-    with pytest.raises(InputError, match="the cross-encoder is no better than mining.encoder, builtin:tiny") as error:
+    with pytest.raises(InputError, match=r"the cross-encoder is no better than mining\.encoder, builtin:tiny") as error:
         mining_flow.mine_round(run, corpus, encoder, cross_encoder)
     assert f"on 1,234 held-out pairs its average precision is {100 * own:.1f}" in str(error.value)
     for way in ("cross_encoder.model.name", "cross_encoder.train.epochs", "cross_encoder.trained", "cross_encoder.weak=warn"):
@@ -175,5 +175,5 @@ def test_pairs_are_kept_from_the_probability_of_the_wanted_precision_on(open_run
 
 
 def test_one_threshold_is_chosen_and_not_two():
-    with pytest.raises(ConfigError, match="precision 0.8 chooses the threshold, and threshold 0.2 is given"):
+    with pytest.raises(ConfigError, match=r"precision 0\.8 chooses the threshold, and threshold 0\.2 is given"):
         load_config("debug_retrieval", ["mining.precision=0.8"])
