@@ -152,7 +152,7 @@ def judge_cross_encoder(
         HeldOutScores(corpus, trained_cross_encoder(run, cross_encoder), labelled), f"held out scores of {corpus.name}"
     )
     cosines = run.make(HeldOutCosines(corpus, labelled, vectors, encoder), f"held out cosines of {corpus.name}")
-    pairs = pa.concat_tables(scored.tables(["label", "logit"]))
+    pairs = pa.concat_tables(scored.tables(["label", "logit", "source"]))
     judged = judge_pairs(pairs, pa.concat_tables(cosines.tables()))
     scores = judged.scores | {f"negatives.{asked}.{source}": number for (asked, source), number in sources.items()}
     run.folder.write_json("cross_encoder/metrics.json", scores)
@@ -176,13 +176,14 @@ STRONGER = (
 def _weakness(run: Run) -> str | None:
     """What is wrong with a cross-encoder that ranks held-out pairs no better than the encoder it is to teach."""
     scores = run.folder.read_json("cross_encoder/metrics.json")
-    own, dense = (100 * scores[name] for name in ("average_precision", "dense_average_precision"))
-    if own > dense:
-        return None
-    return (
-        f"the cross-encoder is no better than mining.encoder, {run.config.mining.encoder}: on {scores['pairs']:,} held-out "
-        f"pairs its average precision is {own:.1f}, and that of products of two vectors {dense:.1f}"
-    )
+    for even, which in (("", ""), ("even_", ", without the negatives that the encoder itself ranked high,")):
+        own, dense = (100 * scores[f"{even}{name}"] for name in ("average_precision", "dense_average_precision"))
+        if own <= dense:
+            return (
+                f"the cross-encoder is no better than mining.encoder, {run.config.mining.encoder}: on {scores['pairs']:,} "
+                f"held-out pairs{which} its average precision is {own:.1f}, and that of products of two vectors {dense:.1f}"
+            )
+    return None
 
 
 def say_weak(run: Run) -> None:

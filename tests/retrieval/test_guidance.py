@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -11,7 +12,7 @@ from raydist.errors import InputError
 from raydist.files.storage import has_model
 from raydist.here import Here
 from raydist.retrieval import flow, mining_flow
-from raydist.retrieval.calibration import reach_precision
+from raydist.retrieval.calibration import judge_pairs, reach_precision
 from raydist.retrieval.prepare import open_corpora
 from raydist.runs.run import Run
 
@@ -36,11 +37,11 @@ def open_run(storage):
     return open_run
 
 
-def judge(run: Run, own: float, dense: float) -> None:
+def judge(run: Run, own: float, dense: float, even: float = 0.8, even_dense: float = 0.7) -> None:
     """The run's cross-encoder is found to be so good."""
-    run.folder.write_json(
-        "cross_encoder/metrics.json", {"average_precision": own, "dense_average_precision": dense, "pairs": 1234}
-    )
+    found = {"average_precision": own, "dense_average_precision": dense, "pairs": 1234}
+    found |= {"even_average_precision": even, "even_dense_average_precision": even_dense}
+    run.folder.write_json("cross_encoder/metrics.json", found)
 
 
 # --- a cross-encoder that knows no more than the encoder
@@ -70,11 +71,24 @@ def test_a_better_one_mines_and_training_it_alone_is_never_refused(open_run, cap
     run = open_run("better", "cross_encoder.weak=refuse")
     judge(run, 0.61, 0.6)
     mining_flow.refuse_weak(run)
+    judge(run, 0.61, 0.6, even=0.7, even_dense=0.7)
+    with pytest.raises(InputError, match=r"without the negatives that the encoder itself ranked high, its .* is 70\.0"):
+        mining_flow.refuse_weak(run)
     alone = open_run("better", "task=cross_encoder", "cross_encoder.weak=refuse")
     judge(alone, 0.6, 0.61)
     capsys.readouterr()
     mining_flow.say_weak(alone)
     assert "start it from a model that knows more" in capsys.readouterr().out
+
+
+def test_negatives_that_the_encoder_ranked_high_do_not_count_against_it_on_even_terms():
+    sources = [None, "bm25", "dense", "document", None, "dense"]
+    labels, logits, cosines = [1, 0, 0, 0, 1, 0], [3.0, 2.0, -1.0, 1.0, 1.5, -2.0], [0.8, 0.3, 0.95, 0.2, 0.7, 0.9]
+    scored = pa.table({"label": labels, "logit": logits, "source": pa.array(sources, pa.string())})
+    found = judge_pairs(scored, pa.table({"label": labels, "cosine": cosines})).scores
+    assert found["average_precision"] > found["dense_average_precision"]
+    assert found["even_dense_average_precision"] == 1, "of the others both answers come first"
+    assert found["even_average_precision"] == pytest.approx((1 + 2 / 3) / 2)
 
 
 # --- variants that would be the same again
