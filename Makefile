@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help quickstart test test-all lint format bench measures chaos experiments experiments-sample experiments-retrieval clean
+.PHONY: help quickstart test test-all lint format bench measures chaos experiments experiments-pfa experiments-sample experiments-retrieval clean
 
 help:
 	@echo "make quickstart   reader and retrieval on the embedded sample, ending in a report"
@@ -14,6 +14,7 @@ help:
 	@echo "make measures     sizes of modules, cycles, and how far a reader of the code walks"
 	@echo "make chaos        faults and random kills against a small run, ending in a table (an hour; interrupted, it goes on)"
 	@echo "make experiments  what the objectives do on real data (hours; interrupted, it goes on); DATA=folder"
+	@echo "make experiments-pfa  which alignment of PFA is best on a development set of another domain"
 	@echo "make experiments-sample, make experiments-retrieval    the same on the sample; what mining does on real data"
 
 $(VENV)/.runtime: pyproject.toml constraints.txt
@@ -55,6 +56,9 @@ DATA ?= ../shared/data
 
 experiments: $(VENV)/.runtime
 	$(BIN)/python benchmarks/experiments.py real --seeds 0 1 2 data.root=$(DATA)
+
+experiments-pfa: $(VENV)/.runtime
+	$(BIN)/python benchmarks/experiments.py pfa/choice --seeds 0 1 2 data.root=$(DATA)
 
 experiments-sample: $(VENV)/.runtime
 	$(BIN)/python benchmarks/experiments.py sample --seeds 0 1 2

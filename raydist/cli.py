@@ -72,6 +72,30 @@ def run(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, ve
 
 
 @app.command()
+def new(
+    files: Annotated[list[str], typer.Argument(metavar="FILE [FILE ...]", help="Questions, a corpus's folder, or documents.")],
+    out: Annotated[Path, typer.Option(help="The config to write.")] = Path("mine.yaml"),
+    dev: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(metavar="FILE", help="A reader's development set; default: a tenth of the questions."),
+    ] = None,
+    test: Annotated[Optional[list[str]], typer.Option(metavar="FILE", help="A test set; may be given again.")] = None,  # noqa: UP045
+    task: Annotated[str | None, typer.Option(help="reader, retriever or documents; default: by the files.")] = None,
+) -> None:
+    """Write a commented config for your own files, after a look at them.
+
+    Example: raydist new train.json --dev dev.json --out mine.yaml
+    """
+    from raydist.new import next_steps, write_new
+
+    if task not in (None, "reader", "retriever", "documents"):
+        raise InputError(f"--task is reader, retriever or documents, not {task}")
+    for line in write_new(files, out, task=task, dev=dev or (), test=test or ()):
+        print(line)
+    print(f"{out} is written; read it, then: {'; '.join(next_steps(out))}")
+
+
+@app.command()
 def train(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, verbose: Verbose = False) -> None:
     """Train; the model is in RUN/model, in Hugging Face layout.
 

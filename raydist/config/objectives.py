@@ -47,27 +47,34 @@ class PfaConfig(Section):
         "projection", "Start of mlp; projection keeps the main bottleneck / 2 directions of the words", WEIGHTS
     )
     delta: float = key(0.5, "Range of noise, or rate of dropout", WEIGHTS, gt=0)
-    align: Literal["cos", "fro", "kl", "js", "w1", "sinkhorn"] = key(
-        "w1", "Distance between both readings (4.3 to 4.5)", WEIGHTS
+    align: Literal[
+        "cos", "fro", "kl", "js", "w1", "sinkhorn", "gaussian_kl", "gaussian_js", "classifier_kl", "classifier_js"
+    ] = key("w1", "Distance between both readings (4.3 to 4.5): of points that correspond, or of the clouds they make", WEIGHTS)
+    points: Literal["tokens", "passages"] = key(
+        "tokens", "What is aligned: every token, or the mean of each passage's tokens", WEIGHTS, later=True
     )
     lambda1: float = key(1.0, "Weight of the perturbed reading's loss", WEIGHTS, ge=0)
     lambda2: float = key(1.0, "Weight of the alignment", WEIGHTS, ge=0)
-    gamma: float = key(1.0, "w1: weight of the gradient penalty", WEIGHTS, gt=0)
-    alpha: float = key(0.5, "w1: share of the perturbed side in the penalty", WEIGHTS, ge=0, le=1)
+    gamma: float = key(1.0, "w1, classifier_...: weight of the gradient penalty", WEIGHTS, gt=0)
+    alpha: float = key(0.5, "w1, classifier_...: share of the perturbed side in the penalty", WEIGHTS, ge=0, le=1)
     every: int = key(1, "Act in one step of so many", WEIGHTS, unit="steps", ge=1)
     scope: Literal["passage", "all"] = key("passage", "Tokens that are perturbed and aligned", WEIGHTS)
-    penalty: Literal["squared", "one_sided", "two_sided"] = key("squared", "w1: form of the penalty", WEIGHTS)
+    penalty: Literal["squared", "one_sided", "two_sided"] = key("squared", "w1, classifier_...: form of the penalty", WEIGHTS)
     penalty_at: Literal["representation", "embedding"] = key(
         "representation", "w1: where the penalised gradient is taken; embedding needs eager attention", WEIGHTS
     )
     critic_sees: Literal["scaled", "raw"] = key(
-        "scaled", "w1: representations over the root of their size, or as they are", WEIGHTS, before="raw"
+        "scaled", "w1, classifier_...: representations over the root of their size, or as they are", WEIGHTS, before="raw"
     )
     critic_size: int | None = key(
-        None, "w1: hidden units of the critic; null: 8/3 of the encoder's, 2048 for a base model", WEIGHTS, unit="units", ge=1
+        None,
+        "w1, classifier_...: hidden units of the critic; null: 8/3 of the encoder's, 2048 for a base model",
+        WEIGHTS,
+        unit="units",
+        ge=1,
     )
-    critic_steps: int = key(0, "w1: moves of the critic before each step", WEIGHTS, unit="moves", ge=0)
-    critic_lr: float = key(1e-4, "w1: learning rate of the critic", WEIGHTS, gt=0)
+    critic_steps: int = key(0, "w1, classifier_...: moves of the critic before each step", WEIGHTS, unit="moves", ge=0)
+    critic_lr: float = key(1e-4, "w1, classifier_...: learning rate of the critic", WEIGHTS, gt=0)
     beta_kl: float = key(1.0, "gaussian: weight of the divergence from the prior", WEIGHTS, ge=0)
     prior_dropout: float = key(0.1, "gaussian: dropout rate that the prior corresponds to", WEIGHTS, gt=0, lt=1)
     sinkhorn_tokens: int = key(256, "sinkhorn: tokens drawn from the rows of a group", WEIGHTS, unit="tokens", ge=2)
@@ -81,12 +88,22 @@ class PfaConfig(Section):
             yield f"every {self.every} does not go with perturber: gaussian, the mean of both readings: leave it out"
         if self.perturber == "dropout" and self.delta >= 1:
             yield f"delta is the rate of perturber: dropout, and should be below 1, got {self.delta:g}"
+        if self.points == "passages" and self.perturber == "gaussian":
+            yield "points is of the alignment, which perturber: gaussian has not: leave it out"
+        if self.points == "passages" and self.penalty_at == "embedding":
+            yield "penalty_at: embedding is of every token, and points is passages: leave one of them out"
         if self.critic_steps and self.penalty_at == "embedding":
             yield "critic_steps works on finished representations: leave it out, or set penalty_at to representation"
 
     @property
     def has_critic(self) -> bool:
-        return self.perturber != "gaussian" and self.align == "w1" and self.lambda2 > 0
+        """Whether a network of its own judges the two clouds."""
+        return self.perturber != "gaussian" and self.lambda2 > 0 and self.align in ("w1", "classifier_kl", "classifier_js")
+
+    @property
+    def differentiates_twice(self) -> bool:
+        """Whether a gradient in the embeddings is penalised."""
+        return self.has_critic and self.align == "w1" and self.penalty_at == "embedding"
 
 
 class HardLearningConfig(Section):

@@ -206,6 +206,15 @@ class MiningConfig(Section):
     )
     dev_share: float = key(0.1, "Share of the questions held out to judge the cross-encoder", ROWS, gt=0, lt=1)
     threshold: float = key(0.5, "Probability from which a candidate is a silver pair", ROWS, shared=False, ge=0, le=1)
+    precision: float | None = key(
+        None,
+        "Take in place of threshold the lowest probability from which this share of the held-out pairs is right",
+        ROWS,
+        shared=False,
+        later=True,
+        gt=0,
+        le=1,
+    )
     power: float = key(2.0, "Power of the probability that weighs a silver pair", ROWS, shared=False, ge=0)
     weighting: Literal["power", "none", "binary"] = key(
         "power", "Weight of a silver pair: its probability to a power, 1, or 1 from a half on", ROWS, shared=False
@@ -219,6 +228,13 @@ class MiningConfig(Section):
     negative_p: float = key(0.1, "Highest probability of such a negative", ROWS, shared=False, ge=0, le=1)
     rounds: int = key(1, "Rounds of mining, each with the retriever of the one before", ROWS, shared=False, unit="rounds", ge=1)
     part_questions: int = key(500, "Questions of a block, the unit of work and of resuming", ROWS, unit="questions", ge=1)
+
+    def _problems(self) -> Iterator[str]:
+        if self.precision is not None and self.threshold != 0.5:
+            yield (
+                f"precision {self.precision:g} chooses the threshold, and threshold {self.threshold:g} is given: leave one of "
+                "them out"
+            )
 
 
 class FusionConfig(Section):
@@ -303,6 +319,12 @@ class CrossEncoderConfig(Section):
     answer_context: Literal["paragraph", "none"] = key("none", "Whether a sentence is read with its paragraph behind it", ROWS)
     max_question_length: int = key(96, "Length that a question is cut to", ROWS, unit="tokens", ge=4)
     max_length: int = key(480, "Length of question and sentence", ROWS, unit="tokens", ge=16)
+    weak: Literal["refuse", "warn"] = key(
+        "refuse",
+        "Where it knows no more than mining.encoder: stop before it mines, or say so and go on",
+        NOTHING,
+        later=True,
+    )
     batch_tokens: int | None = key(
         None, "Tokens scored together by each thread; null: what suits the device", SCORES, unit="tokens", ge=16
     )

@@ -88,7 +88,7 @@ class Config(Section):
                 f"objectives.infomax draws negatives from the batch, and one forward pass has {rows} row: set train.batch_size "
                 f"over train.accumulate to 2 or more"
             )
-        if pfa and pfa.has_critic and pfa.penalty_at == "embedding" and self.model.attention == "sdpa":
+        if pfa and pfa.differentiates_twice and self.model.attention == "sdpa":
             yield (
                 "objectives.pfa.penalty_at: embedding needs a second derivative, which model.attention: sdpa has not: "
                 "use eager or auto, or penalty_at: representation"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
@@ -84,6 +85,14 @@ class OptimConfig(Section):
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are both given: keep one")
         return self
+
+    def num_warmup_steps(self, total_steps: int, batch_size: int) -> int:
+        """The number of steps of the warm-up, in whichever unit it is given."""
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        if self.warmup_examples is not None:
+            return math.ceil(self.warmup_examples / batch_size)
+        return round((0.1 if self.warmup_share is None else self.warmup_share) * total_steps)
 
 
 class SweepConfig(Section):

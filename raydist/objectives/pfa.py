@@ -1,14 +1,14 @@
 """PFA (docs/methods.md 4): perturb the word embeddings, make a second pass, align the two outputs.
 
 Shapes: B rows of this rank, T tokens, H hidden units, E embedding units, N tokens aligned on this rank, K units of the
-critic, S sampled tokens of a row.
+critic, S sampled tokens of a row. Where passages are aligned (`points`), N are the passages of this rank.
 
 Every mean over tokens is a local sum and a count over all ranks, so ranks may hold different numbers of tokens.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,16 @@ from raydist.objectives.base import (
     Term,
     at_least_float32,
     gather_group,
+    masked_mean,
     world_size,
+)
+from raydist.objectives.clouds import (
+    SlopeCritic,
+    classified_divergence,
+    classifier_loss,
+    fit_gaussians,
+    gaussian_divergence,
+    sinkhorn_divergence,
 )
 from raydist.objectives.span import check_reduction, span_term
 
@@ -53,31 +62,6 @@ def token_distances(kind: str, clean_NH: Tensor, perturbed_NH: Tensor) -> Tensor
 
 def _kl(log_p_NH: Tensor, log_q_NH: Tensor) -> Tensor:
     return (log_p_NH.exp() * (log_p_NH - log_q_NH)).sum(1)
-
-
-def sinkhorn_divergence(x_NH: Tensor, y_NH: Tensor, weight_N: Tensor, *, epsilon: float, iterations: int) -> Tensor:
-    """OT(x, y) - OT(x, x)/2 - OT(y, y)/2, entropic, cost ||x - y||^2 / H; 0 where x = y.
-
-    Both clouds have the same weights, which sum to 1. Gradients go through the unrolled iterations.
-    """
-    log_weight_N = weight_N.clamp(min=1e-30).log()
-
-    def transport(a_NH: Tensor, b_NH: Tensor) -> Tensor:
-        squares_NN = a_NH.square().sum(1)[:, None] + b_NH.square().sum(1) - 2 * a_NH @ b_NH.T
-        cost_NN = squares_NN / (a_NH.shape[1] * epsilon)
-        g_N = torch.zeros_like(weight_N)
-        for _ in range(iterations):
-            f_N = -torch.logsumexp(g_N + log_weight_N - cost_NN, dim=1)
-            g_N = -torch.logsumexp((f_N + log_weight_N)[:, None] - cost_NN, dim=0)
-        return epsilon * (weight_N * (f_N + g_N)).sum()
-
-    return transport(x_NH, y_NH) - (transport(x_NH, x_NH) + transport(y_NH, y_NH)) / 2
-
-
-class SlopeCritic(Protocol):
-    """H and its gradient at each point: (value_N, slope_NH), both differentiable in H's parameters."""
-
-    def __call__(self, points_NH: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
 @torch.no_grad()
@@ -159,9 +143,9 @@ class Pfa(Objective):
     """The second pass and its losses.
 
     Parts: ``perturbed_span`` (L_St, in the reduction of the span loss), ``alignment`` (L_ali), with ``w1`` also ``critic``
-    (-D + gamma GP, which H alone minimises) and ``penalty`` (GP, only logged). ``gaussian`` is the baseline SWEP with its
-    own loss (4.8) and has ``perturbed_span`` and ``kl``; lambdas, alignment and scope are not used there. ``words_VE`` is the
-    reader's current table of word embeddings, which ``start: projection`` needs.
+    (-D + gamma GP, which H alone minimises) and ``penalty`` (GP, only logged); of a classifier -D is its logistic loss.
+    ``gaussian`` is the baseline SWEP with its own loss (4.8) and has ``perturbed_span`` and ``kl``; lambdas, align and scope
+    are not used there. ``words_VE`` is the reader's current table of word embeddings, which ``start: projection`` needs.
 
     With ``every`` = n it acts in one step of n, with the same weights: n is meant to lower its share of the training.
     ``critic_steps`` moves H that many times before the step, each tensor by ``critic_lr`` in root mean square along its
@@ -213,7 +197,7 @@ class Pfa(Objective):
             self.mlp = nn.Sequential(inner, nn.LeakyReLU(LEAK), outer)
         if own.lambda2:
             self.part_weights["alignment"] = own.lambda2 * self.to_mean
-            if own.align == "w1":
+            if own.has_critic:
                 self.part_weights |= {"critic": 1.0, "penalty": 0.0}
                 self.critic = Critic(hidden_size, own.critic_size or round(hidden_size * 8 / 3))
                 nn.init.zeros_(self.critic.outer.weight)  # flat: the reader would drift along random slopes (4.5)
@@ -267,6 +251,12 @@ class Pfa(Objective):
         """The number of such tokens in a group, over all ranks."""
         return int((rows.passage_tokens if self.scope == "passage" else rows.tokens).sum())
 
+    def num_points(self, rows: GroupRows) -> int:
+        """The number of aligned points in a group, over all ranks: its tokens, or its passages that have any."""
+        if self.settings.points == "tokens":
+            return self.num_tokens(rows)
+        return int(((rows.passage_tokens if self.scope == "passage" else rows.tokens) > 0).sum())
+
     # --- Et from E (4.1)
 
     def perturb(self, batch: Batch, words_BTE: Tensor, hidden_BTH: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -304,25 +294,34 @@ class Pfa(Objective):
         changed_BTE: Tensor,
         reader: ReaderModel,
     ) -> dict[str, Term]:
-        """The alignment and, with w1, the critic's own loss and its penalty."""
-        if self.settings.align == "sinkhorn":
-            return {"alignment": Term(self._sinkhorn(batch, output, changed), float(len(batch.groups)))}
-        count = batch.count(self.num_tokens)
-        token_N = self.acts_on(batch).flatten().nonzero().squeeze(1)
-        clean_NH, perturbed_NH = (
-            at_least_float32(side.hidden_BTH).flatten(0, 1).index_select(0, token_N) for side in (output, changed)
-        )
+        """The alignment and, with a critic, its own loss and, with w1, its penalty."""
+        align, groups = self.settings.align, float(len(batch.groups))
+        if align == "sinkhorn":
+            return {"alignment": Term(self._sinkhorn(batch, output, changed), groups)}
+        clean_NH, perturbed_NH = self.points(batch, output), self.points(batch, changed)
+        if align in ("gaussian_kl", "gaussian_js"):
+            divergence = gaussian_divergence(align, *fit_gaussians(clean_NH, perturbed_NH))
+            return {"alignment": Term(divergence / world_size(), groups)}
+        count = batch.count(self.num_points)
         if self.critic is None:
-            return {"alignment": Term(token_distances(self.settings.align, clean_NH, perturbed_NH).sum(), count)}
+            return {"alignment": Term(token_distances(align, clean_NH, perturbed_NH).sum(), count)}
 
         clean_NH, perturbed_NH = self.critic_scale * clean_NH, self.critic_scale * perturbed_NH  # the critic's inputs
         if self.training and batch.group == 0:
-            self._improve_critic(clean_NH.detach(), perturbed_NH.detach(), self.num_tokens(batch.world))
+            self._improve_critic(clean_NH.detach(), perturbed_NH.detach(), self.num_points(batch.world))
+        if align != "w1":
+            loss, penalty = self._classifier_terms(clean_NH, perturbed_NH)
+            return {
+                "alignment": Term(classified_divergence(align, self.critic, clean_NH, perturbed_NH), count),
+                "critic": Term(loss + self.settings.gamma * penalty, count),
+                "penalty": Term(penalty.detach(), count),
+            }
         distance, *slopes = critic_scores(self.critic, clean_NH, perturbed_NH)
         if self.settings.penalty_at == "representation":
             penalty = self._mixture(*(slope_penalty(slope_NH, self.settings.penalty).sum() for slope_NH in slopes))
         else:
             leaf_BTE = words_BTE.detach().requires_grad_()
+            token_N = self.acts_on(batch).flatten().nonzero().squeeze(1)
             again_BTH = reader(batch, leaf_BTE).hidden_BTH  # with its own dropout: H's slopes are recomputed
             again_NH = at_least_float32(again_BTH).flatten(0, 1).index_select(0, token_N)
             again_slope_NH = self.critic(self.critic_scale * again_NH.detach())[1]
@@ -336,6 +335,30 @@ class Pfa(Objective):
             "penalty": Term(penalty.detach(), count),
         }
 
+    def points(self, batch: Batch, output: ReaderOutput) -> Tensor:
+        """The aligned points of a reading: its tokens, or the mean of each passage's."""
+        hidden_BTH, mask_BT = at_least_float32(output.hidden_BTH), self.acts_on(batch)
+        if self.settings.points == "passages":
+            return masked_mean(hidden_BTH, mask_BT, dim=1)[mask_BT.any(1)]
+        return hidden_BTH.flatten(0, 1).index_select(0, mask_BT.flatten().nonzero().squeeze(1))
+
+    def _critics_loss(self, clean_NH: Tensor, perturbed_NH: Tensor) -> Tensor:
+        """What the critic alone minimises, summed over points."""
+        assert self.critic is not None
+        if self.settings.align != "w1":
+            loss, penalty = self._classifier_terms(clean_NH, perturbed_NH)
+            return loss + self.settings.gamma * penalty
+        distance, *slopes = critic_scores(self.critic, clean_NH, perturbed_NH)
+        penalty = self._mixture(*(slope_penalty(slope_NH, self.settings.penalty).sum() for slope_NH in slopes))
+        return self.settings.gamma * penalty - distance
+
+    def _classifier_terms(self, clean_NH: Tensor, perturbed_NH: Tensor) -> tuple[Tensor, Tensor]:
+        """A classifier's loss and its penalty, summed over points; differentiable in it alone."""
+        assert self.critic is not None
+        value_M, slope_MH = self.critic(torch.cat([clean_NH, perturbed_NH]).detach())
+        n, penalty_M = len(clean_NH), slope_penalty(slope_MH, self.settings.penalty)
+        return classifier_loss(value_M[:n], value_M[n:]), self._mixture(penalty_M[:n].sum(), penalty_M[n:].sum())
+
     def _mixture(self, clean: Tensor, perturbed: Tensor) -> Tensor:
         return (1 - self.settings.alpha) * clean + self.settings.alpha * perturbed  # Eq. 10
 
@@ -348,14 +371,12 @@ class Pfa(Objective):
         (wanted_MH,) = torch.autograd.grad(penalty, direction_MH, retain_graph=True)
         return penalty.detach() + (wanted_MH[token_N] * (slope_NH - slope_NH.detach())).sum()
 
-    def _improve_critic(self, clean_NH: Tensor, perturbed_NH: Tensor, num_tokens: int) -> None:
+    def _improve_critic(self, clean_NH: Tensor, perturbed_NH: Tensor, num_points: int) -> None:
         """Extra updates of H alone, on fixed representations."""
         for _ in range(self.settings.critic_steps):
             assert self.critic is not None
             parameters = list(self.critic.parameters())
-            distance, *slopes = critic_scores(self.critic, clean_NH, perturbed_NH)
-            penalty = self._mixture(*(slope_penalty(slope_NH, self.settings.penalty).sum() for slope_NH in slopes))
-            loss = (self.settings.gamma * penalty - distance) / max(1, num_tokens)
+            loss = self._critics_loss(clean_NH, perturbed_NH) / max(1, num_points)
             for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
                 if world_size() > 1:
                     dist.all_reduce(gradient)
@@ -364,12 +385,18 @@ class Pfa(Objective):
                     parameter.sub_(self.settings.critic_lr * gradient / (gradient.square().mean().sqrt() + 1e-8))
 
     def _sinkhorn(self, batch: Batch, output: ReaderOutput, changed: ReaderOutput) -> Tensor:
-        """This rank's share of the divergence between samples of the group's tokens; every rank computes the same value."""
-        position_BS, weight_BS = self._sample(batch)
-        index_BSH = position_BS[..., None].expand(-1, -1, output.hidden_BTH.shape[2])
-        sides = [at_least_float32(side.hidden_BTH).gather(1, index_BSH) for side in (output, changed)]
+        """This rank's share of the divergence between the group's passages or samples of its tokens; the same on every rank."""
+        units = output.hidden_BTH.shape[2]
+        if self.settings.points == "passages":
+            mask_BT = self.acts_on(batch)
+            sides = [masked_mean(at_least_float32(side.hidden_BTH), mask_BT, dim=1)[:, None] for side in (output, changed)]
+            weight_BS = mask_BT.any(1)[:, None]
+        else:
+            position_BS, weight_BS = self._sample(batch)
+            index_BSH = position_BS[..., None].expand(-1, -1, units)
+            sides = [at_least_float32(side.hidden_BTH).gather(1, index_BSH) for side in (output, changed)]
         gathered_GSX = gather_group(torch.cat([*sides, weight_BS[..., None].to(sides[0].dtype)], dim=2), batch)
-        clean_GSH, perturbed_GSH, weight_GS1 = gathered_GSX.split([index_BSH.shape[2], index_BSH.shape[2], 1], dim=2)
+        clean_GSH, perturbed_GSH, weight_GS1 = gathered_GSX.split([units, units, 1], dim=2)
         weight_M = weight_GS1.detach().flatten()
         divergence = sinkhorn_divergence(
             clean_GSH.flatten(0, 1),

@@ -20,6 +20,7 @@ from raydist.files.storage import folder_digest
 from raydist.models.folders import model_folder
 from raydist.models.located import Location, Model, NamedModel, StoredModel, tokenizer_digest
 from raydist.reader import two_stage
+from raydist.reader.check import say_data
 from raydist.reader.evaluate import evaluate_set, examples_of, with_unique_ids
 from raydist.reader.metrics import null_differences, read_predictions
 from raydist.reader.prepare import choose_questions, make_examples, prepare, report_overlap
@@ -49,10 +50,17 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
 # --- training --------------------------------------------------------------------------------------------------------
 
 
-def train(run: Run, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> None:
-    """Train the run's reader, or resume it; first the base readers, if hard learning needs them."""
+def train(run: Run, *, fresh: bool = False) -> None:
+    """Show the data, then train the run's reader, or resume it."""
     if run.config.data.train is None:
         raise InputError("there is nothing to train on: set data.train")
+    prepare(run, ["train"] + ["dev"] * (run.config.data.dev is not None))
+    say_data(run, {name: run.prepared[name] for name in run.config.sets() if name in run.prepared}, fresh=fresh)
+    train_reader(run, fresh=fresh)
+
+
+def train_reader(run: Run, *, fresh: bool = False, callbacks: Sequence[Any] = ()) -> None:
+    """Train the run's reader, or resume it; first the base readers, if hard learning needs them."""
     sets = prepare(run, ["train"] + ["dev"] * (run.config.data.dev is not None))
     check_contrast(run, sets["train"].rows)
     if run.config.objectives.hard_learning:

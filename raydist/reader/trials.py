@@ -51,7 +51,7 @@ def prepare_trials(run: Run, *, all_stages: bool = True) -> dict[str, str]:
 def run_trial(run: Run, *, callbacks: Sequence[Any] = ()) -> dict[str, str]:
     """Train and score one trial; returns the fingerprints of its data sets."""
     sets = prepare(run, run.config.sets())
-    flow.train(run, callbacks=callbacks)
+    flow.train_reader(run, callbacks=callbacks)
     flow.score_sets(run)
     return _fingerprints(sets)
 

@@ -63,7 +63,7 @@ def base_lists(run: Run, windows: WindowSet, *, k: int, fresh: bool = False) -> 
     for number, base in enumerate(bases):
         say(f"base reader: run {base.config.name}")
         base.begin()
-        flow.train(base, fresh=fresh)
+        flow.train_reader(base, fresh=fresh)
         fold = Fold(seed, number, len(bases)) if len(bases) > 1 else None
         made.append(flow.make_predictions(base, {"train": windows}, k=k, fold=fold)["train"])
     return made

@@ -49,10 +49,13 @@ SOURCES = {
 NEGATIVES = "negatives."
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 PER_CENT = {"accuracy", "precision", "recall", "f1", "average_precision", "majority", "dense_average_precision"}
+PER_CENT |= {"even_average_precision", "even_dense_average_precision"}
 NAMES = {
     "average_precision": "Average precision",
     "majority": "Accuracy of the majority",
     "dense_average_precision": "Average precision of the encoder's products",
+    "even_average_precision": "Average precision without negatives that the encoder ranked high",
+    "even_dense_average_precision": "The same of the encoder's products",
 }
 
 
@@ -214,9 +217,10 @@ def cross_encoder(run: ReportedRun) -> Html | None:
     if not rows and not drawn:
         return None
     note = el("p", "On held-out questions. Shares in per cent.", class_="note")
-    own, dense = (numeric(run.cross_encoder.get(name)) for name in ("average_precision", "dense_average_precision"))
+    names = ("average_precision", "dense_average_precision")
+    pairs = [[numeric(run.cross_encoder.get(f"{even}{name}")) for name in names] for even in ("", "even_")]
     said = None
-    if own <= dense:
+    if any(own <= dense for own, dense in pairs):
         said = el("p", "It is no better than the encoder that finds candidates: its silver pairs are unlikely to help.")
     return join([table(["Measure", "Value"], rows) if rows else None, note if rows else None, said, drawn, negatives(run)])
 

@@ -60,6 +60,7 @@ def pfa(run: ReportedRun) -> Html | None:
     critic = [_curve(run, f"loss.pfa.{part}", part) for part in ("critic", "penalty")]
     drawn = [
         line_plot("PFA: loss of the task", [curve for curve in (clean, changed) if len(curve[1])], smooth=True),
+        line_plot("PFA: balance of the losses", _parts_of_the_loss(run), smooth=True, note="each as it counts in the loss"),
         line_plot("PFA: alignment", [_curve(run, alignment, "alignment")], smooth=True, note=_how_aligned(run)),
         path_plot(
             "PFA: task against alignment",
@@ -78,8 +79,30 @@ def pfa(run: ReportedRun) -> Html | None:
             f"The second pass takes place in one step of {every}, and no logged step was one of them; with "
             f"train.log_every=1 its terms are logged."
         )
-    parts = [el("p", unseen, class_="note") if unseen else None, figures(drawn), _clouds(trace) if trace else None]
-    return join(parts)
+    said = [el("p", text, class_="note") for text in (unseen, _balance(run)) if text]
+    return join([*said, figures(drawn), _clouds(trace) if trace else None])
+
+
+def _parts_of_the_loss(run: ReportedRun) -> list[Curve]:
+    """The task, the perturbed reading and the alignment, times their weights."""
+    named = {"span": "task", "hard_learning": "task", "pfa.perturbed_span": "perturbed", "pfa.alignment": "alignment"}
+    curves = [_curve(run, f"weighted.{key}", label) for key, label in named.items()]
+    return [curve for curve in curves if curve[2].any()]  # of weight 0: logged, no part of the loss
+
+
+def _balance(run: ReportedRun) -> str | None:
+    """The share of the alignment in what the reader minimises; the paper's Figure 6 shows both losses in balance."""
+    parts = {label: _tenth(np.abs(values), last=True) for label, _, values in _parts_of_the_loss(run)}
+    whole, aligned = sum(value for value in parts.values() if value), parts.get("alignment")
+    if aligned is None or not whole:
+        return None
+    said = f"In the last tenth of the logged steps the alignment is {100 * aligned / whole:.2g} % of what the reader minimises"
+    if aligned < whole / 100:
+        said += (
+            ": almost nothing, so that the perturbed reading does the work; raise objectives.pfa.lambda2, lower gamma, or let "
+            "the critic see raw representations (critic_sees)"
+        )
+    return f"{said}."
 
 
 def _clouds(trace: dict[str, Any]) -> Html | None:
@@ -198,7 +221,17 @@ def _how_aligned(run: ReportedRun) -> str | None:
         return None
     if settings.get("perturber") == "gaussian":
         return "KL divergence from the prior"
-    named = {"w1": "W1, as the critic sees it", "cos": "1 - cosine", "fro": "mean square", "kl": "KL", "js": "JS"}
+    named = {
+        "w1": "W1, as the critic sees it",
+        "cos": "1 - cosine",
+        "fro": "mean square",
+        "kl": "KL",
+        "js": "JS",
+        "gaussian_kl": "KL of Gaussians",
+        "gaussian_js": "JS of Gaussians",
+        "classifier_kl": "KL, as the classifier sees it",
+        "classifier_js": "JS, as the classifier sees it",
+    }
     return named.get(str(settings.get("align")), settings.get("align"))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raydist.retrieval.cross_encoder import (
     Platt,
@@ -26,7 +28,10 @@ class Judgement(NamedTuple):
 
 
 def judge_pairs(scored: pa.Table, cosines: pa.Table) -> Judgement:
-    """Judge logits of held-out pairs {label, logit} beside an encoder's cosines of the same pairs {label, cosine}."""
+    """Judge logits of held-out pairs {label, logit, source} beside an encoder's cosines of the same pairs {label, cosine}.
+
+    Negatives that the encoder itself ranked high count against it: `even_...` leaves them out of the comparison.
+    """
     labels, logits = scored["label"].to_numpy().astype(int), scored["logit"].to_numpy().astype(float)
     temperature, platt = fit_temperature(labels, logits), fit_platt(labels, logits)
     reliability: dict[str, Any] = {}
@@ -38,6 +43,31 @@ def judge_pairs(scored: pa.Table, cosines: pa.Table) -> Judgement:
             "expected_calibration_error": error,
             "bins": [bin._asdict() for bin in bins],
         }
-    by_vectors = average_precision(cosines["label"].to_numpy(), cosines["cosine"].to_numpy())
-    scores = classification_scores(labels, logits) | {"dense_average_precision": by_vectors, "pairs": len(labels)}
+    products = cosines["cosine"].to_numpy()
+    even = pc.fill_null(pc.not_equal(scored["source"], "dense"), True).to_numpy()
+    scores = classification_scores(labels, logits) | {
+        "dense_average_precision": average_precision(labels, products),
+        "even_average_precision": average_precision(labels[even], logits[even]),
+        "even_dense_average_precision": average_precision(labels[even], products[even]),
+        "pairs": len(labels),
+    }
     return Judgement(scores, reliability | {"temperature": temperature})
+
+
+class Reached(NamedTuple):
+    """A threshold, and what of the held-out pairs lies at or above it."""
+
+    threshold: float
+    precision: float  # share of right pairs
+    pairs: int
+
+
+def reach_precision(labels: np.ndarray, probabilities: np.ndarray, wanted: float) -> Reached:
+    """The lowest threshold from which at least the wanted share of pairs is right; if none is, that of the highest share."""
+    order = np.argsort(-probabilities, kind="stable")
+    ordered = probabilities[order]
+    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # of equal probabilities all or none are taken
+    precision = np.cumsum(labels[order])[last] / (last + 1)
+    enough = np.flatnonzero(precision >= wanted)
+    place = int(enough[-1] if len(enough) else precision.argmax())
+    return Reached(float(ordered[last[place]]), float(precision[place]), int(last[place]) + 1)

@@ -87,6 +87,13 @@ def gold_lists(table: pa.Table) -> dict[str, dict[str, int]]:
     return gold_of(*(table[name].to_pylist() for name in ("question_id", "sentence_id", "relevance")))
 
 
+def mean_mrr(corpus: Corpus, blocks: Iterator[Ranked]) -> float:
+    """MRR@100 of ranked lists, block by block."""
+    golds = (gold_lists(corpus.gold(corpus.questions(number))) for number in range(corpus.num_blocks))
+    parts = [score_run(lists, gold) for lists, gold in zip(blocks, golds, strict=True)]
+    return join_scores(parts).means()["MRR@100"]
+
+
 def _with_intervals(scores: RetrievalScores, name: str, samples: int) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for metric, value in scores.means().items():

@@ -22,8 +22,9 @@ from raydist.models.located import Model, NamedModel, tokenizer_digest
 from raydist.records import rejected_table
 from raydist.retrieval import searcher
 from raydist.retrieval.candidates import Ranked, ranked_lists
+from raydist.retrieval.check import say_corpora
 from raydist.retrieval.corpus_stages import Corpus, DevQuestions
-from raydist.retrieval.evaluate import Scores, gold_lists, reranked, write_scores
+from raydist.retrieval.evaluate import Scores, gold_lists, mean_mrr, reranked, write_scores
 from raydist.retrieval.foreign import score_foreign
 from raydist.retrieval.fusion import Fusion, tune
 from raydist.retrieval.hits import (
@@ -49,6 +50,7 @@ from raydist.runs.training import train_rows
 from raydist.terminal import say
 
 OWN = "gold_silver_weighted"  # the run's own method among the compared ones
+EQUAL = "equal.json"  # the methods that would be the run's own over again, and have its scores
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
@@ -65,13 +67,16 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
     if "train" not in corpora:
         raise InputError("there is nothing to train on: set corpus.train")
     report_overlap(run, corpora)
+    say_corpora(run, corpora, fresh=fresh)
     cross_encoder, retrievers = train_all(run, corpora["train"], fresh=fresh)
     score_methods(run, cross_encoder, retrievers, corpora)
 
 
 def train(run: Run, *, fresh: bool = False) -> None:
     """Train for task cross_encoder or retriever; make missing earlier stages first."""
-    corpus = open_corpora(run, ["train"])["train"]
+    corpora = open_corpora(run, ["train"])
+    say_corpora(run, corpora, fresh=fresh)
+    corpus = corpora["train"]
     if run.config.task == "retriever":
         train_all(run, corpus, fresh=fresh)
     else:
@@ -99,7 +104,8 @@ def evaluate(run: Run) -> Scores:
     beside = {name: run.beside(f"{run.config.name}_{name}") for name in ("gold", "gold_silver", *_round_names(run))}
     retrievers = {name: other for name, other in beside.items() if has_model(other.folder)}
     if has_model(run.folder):
-        retrievers[OWN] = run
+        equal = run.folder.read_json(EQUAL) if run.folder.exists(EQUAL) else []
+        retrievers |= dict.fromkeys(equal, run) | {OWN: run}
     cross_encoder = run.beside(cross_encoder_name(run))
     return score_methods(run, cross_encoder if has_model(cross_encoder.folder) else None, retrievers, corpora)
 
@@ -169,12 +175,27 @@ def train_all(run: Run, corpus: Corpus, *, fresh: bool = False, callbacks: Seque
     if fresh:
         run.folder.delete("metrics.json")
     cross_encoder, silver, rounds = mine_rounds(run, corpus, fresh=fresh)
-    variants: dict[str, Run] = {}
+    equal = _note_equal(run, silver)
+    variants: dict[str, Run] = dict.fromkeys(equal, run)
     for name in run.config.retriever.variants:
+        if name in equal:
+            continue
         variants[name] = _begin_retriever(run, name)
         train_retriever(variants[name], corpus, cross_encoder, silver, "gold" if name == "gold" else "none", fresh=fresh)
     train_retriever(run, corpus, cross_encoder, silver, "silver", fresh=fresh, callbacks=callbacks)
     return cross_encoder, variants | rounds | {OWN: run}
+
+
+def _note_equal(run: Run, silver: Made) -> list[str]:
+    """The variants that would learn from the run's own pairs with the same weights; equal.json and a line say so."""
+    weights = [table["weight"].filter(table["kept"]).to_numpy() for table in silver.tables(["kept", "weight"])]
+    nothing, plain = not any(map(len, weights)), all((part == 1).all() for part in weights)
+    equal: list[str] = [name for name in run.config.retriever.variants if nothing or (plain and name == "gold_silver")]
+    run.folder.write_json(EQUAL, equal)
+    if equal:
+        why = "no silver pair was kept" if nothing else "every silver pair has weight 1"
+        say(f"train: {why}, so {' and '.join(equal)} would equal {OWN}: not trained again, and scored as it is")
+    return equal
 
 
 def _begin_retriever(run: Run, ending: str, **changes: Any) -> Run:
@@ -194,6 +215,17 @@ def train_retriever(
     callbacks: Sequence[Any] = (),
 ) -> None:
     """Train the run's dual encoder on gold pairs, with or without silver ones, weighted or not."""
+    rows = pair_rows(run, corpus, cross_encoder, silver, weighting)
+    gold, mined = (sum(part.info[key] for part in rows.manifest.parts) for key in ("gold", "silver"))
+    say(f"train: run {run.config.name}, {gold:,} gold and {mined:,} silver pairs")
+    train_rows(run, {"train": rows, **_dev_questions(run, corpus)}, fresh=fresh, callbacks=callbacks)
+    fitted = run.folder.read_json("training.json")["fitted"]
+    if "dev.mrr" in fitted:
+        run.add_metrics({"dev.mrr": fitted["dev.mrr"]})
+
+
+def pair_rows(run: Run, corpus: Corpus, cross_encoder: Run, silver: Made, weighting: str) -> Made:
+    """The training rows of the run's dual encoder."""
     retriever, mining, model = run.config.retriever, run.config.mining, run.config.model
     prefixes = own_encoder(run).prefixes
     stage = DualTrainingRows(
@@ -210,13 +242,7 @@ def train_retriever(
         silver=silver if weighting != "gold" or mining.hard_negatives else None,
         gold_scores=_gold_scores(run, corpus, cross_encoder) if retriever.loss != "softmax" else None,
     )
-    rows = run.make(stage, f"pair rows of {corpus.name}")
-    gold, mined = (sum(part.info[key] for part in rows.manifest.parts) for key in ("gold", "silver"))
-    say(f"train: run {run.config.name}, {gold:,} gold and {mined:,} silver pairs")
-    train_rows(run, {"train": rows, **_dev_questions(run, corpus)}, fresh=fresh, callbacks=callbacks)
-    fitted = run.folder.read_json("training.json")["fitted"]
-    if "dev.mrr" in fitted:
-        run.add_metrics({"dev.mrr": fitted["dev.mrr"]})
+    return run.make(stage, f"pair rows of {corpus.name}")
 
 
 def _dev_questions(run: Run, corpus: Corpus) -> dict[str, DevQuestions]:
@@ -249,6 +275,7 @@ def score_methods(run: Run, cross_encoder: Run | None, retrievers: dict[str, Run
     encoders = {"untrained": own_encoder(run)} | {method: trained_encoder(other) for method, other in retrievers.items()}
     best = OWN if OWN in encoders else "untrained"
     fusion = choose_fusion(run, encoders[best], development)
+    reranks = _reranks(run, cross_encoder, development, encoders[best], best, fusion)
     for name in run.config.corpus.test:
         corpus, depth = corpora[name], run.config.retriever.search_depth
         hits = search_untrained(run, corpus)
@@ -257,10 +284,9 @@ def score_methods(run: Run, cross_encoder: Run | None, retrievers: dict[str, Run
                 hits[method] = search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)
         hits["hybrid"] = run.make(FusedHits(corpus, hits["bm25"], hits[best], fusion, depth), f"fused hits of {name}")
         ranked: dict[str, Iterator[Ranked]] = {method: map(ranked_lists, made.tables()) for method, made in hits.items()}
-        if cross_encoder and run.config.retriever.rerank:
-            of_own = {"reranked": OWN} if OWN in hits else {}
-            for method, first in (of_own | {"hybrid_reranked": "hybrid"}).items():
-                ranked[method] = _rerank(run, cross_encoder, corpus, hits[first], first)
+        for method, first in reranks.items():
+            assert cross_encoder
+            ranked[method] = _rerank(run, cross_encoder, corpus, hits[first], first)
         scores[name] = write_scores(run, corpus, ranked)
     trackers.tell_end(run.config, run.folder)
     return scores
@@ -289,6 +315,35 @@ def search_untrained(run: Run, corpus: Corpus) -> dict[str, Made]:
     depth, encoder = run.config.retriever.search_depth, own_encoder(run)
     by_words = search_bm25(run, corpus, index_bm25(run, corpus), depth)
     return {"bm25": by_words, "untrained": search_dense(run, corpus, index_dense(run, corpus, encoder), encoder, depth)}
+
+
+def _reranks(
+    run: Run, cross_encoder: Run | None, development: Corpus | None, encoder: EncoderModel, best: str, fusion: Fusion
+) -> dict[str, str]:
+    """The lists to rank anew, by the method's name: without those that lose by it on development questions."""
+    if cross_encoder is None or not run.config.retriever.rerank:
+        return {}
+    wanted = ({"reranked": OWN} if best == OWN else {}) | {"hybrid_reranked": "hybrid"}
+    if development is None or run.config.cross_encoder.weak == "warn":
+        return wanted
+    depth = run.config.retriever.search_depth
+    by_words = search_bm25(run, development, index_bm25(run, development), depth)
+    by_vectors = search_dense(run, development, index_dense(run, development, encoder), encoder, depth)
+    fused = run.make(FusedHits(development, by_words, by_vectors, fusion, depth), f"fused hits of {development.name}")
+    kept = {}
+    for method, first in wanted.items():
+        hits = by_vectors if first == OWN else fused
+        before = mean_mrr(development, map(ranked_lists, hits.tables()))
+        after = mean_mrr(development, _rerank(run, cross_encoder, development, hits, first))
+        if after >= before:
+            kept[method] = first
+            continue
+        say(
+            f"{method}: left out, for the cross-encoder's order has an MRR of {100 * after:.1f} on "
+            f"{development.num_questions:,} development questions, and {first} {100 * before:.1f} "
+            "(cross_encoder.weak=warn keeps it)"
+        )
+    return kept
 
 
 def _rerank(run: Run, cross_encoder: Run, corpus: Corpus, hits: Made, method: str) -> Iterator[Ranked]:

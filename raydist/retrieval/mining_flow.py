@@ -12,8 +12,9 @@ from raydist.files.stage import Made, encode_table
 from raydist.files.storage import folder_digest, has_model
 from raydist.models.located import Model, NamedModel, StoredModel, tokenizer_digest
 from raydist.records import MINED_SCHEMA
-from raydist.retrieval.calibration import judge_pairs
+from raydist.retrieval.calibration import judge_pairs, reach_precision
 from raydist.retrieval.corpus_stages import Corpus
+from raydist.retrieval.cross_encoder import sigmoid
 from raydist.retrieval.hits import (
     NEGATIVES_DEPTH,
     Hits,
@@ -151,22 +152,79 @@ def judge_cross_encoder(
         HeldOutScores(corpus, trained_cross_encoder(run, cross_encoder), labelled), f"held out scores of {corpus.name}"
     )
     cosines = run.make(HeldOutCosines(corpus, labelled, vectors, encoder), f"held out cosines of {corpus.name}")
-    judged = judge_pairs(pa.concat_tables(scored.tables(["label", "logit"])), pa.concat_tables(cosines.tables()))
+    pairs = pa.concat_tables(scored.tables(["label", "logit", "source"]))
+    judged = judge_pairs(pairs, pa.concat_tables(cosines.tables()))
     scores = judged.scores | {f"negatives.{asked}.{source}": number for (asked, source), number in sources.items()}
     run.folder.write_json("cross_encoder/metrics.json", scores)
     run.folder.write_json("cross_encoder/reliability.json", judged.reliability)
+    if run.config.mining.precision is not None:
+        _write_threshold(run, pairs, run.config.mining.precision)
     run.add_metrics({f"cross_encoder.{key}": value for key, value in scores.items()})
     say(
         f"cross-encoder on {scores['pairs']:,} held-out pairs: average precision {100 * scores['average_precision']:.1f}, F1 "
         f"{100 * scores['f1']:.1f}, accuracy {100 * scores['accuracy']:.1f} (majority {100 * scores['majority']:.1f})"
     )
-    if scores["average_precision"] <= scores["dense_average_precision"]:
-        say(
-            f"the cross-encoder is no better than mining.encoder, {run.config.mining.encoder}, whose products of two vectors "
-            f"have an average precision of {100 * scores['dense_average_precision']:.1f} on the same pairs. Silver pairs are "
-            "not likely to help; train it longer, on more questions, or from a larger model (cross_encoder.train, "
-            "corpus.train, cross_encoder.model)"
+    say_weak(run)
+
+
+STRONGER = (
+    "start it from a model that knows more (cross_encoder.model.name: a larger one, or a reader's folder), train it longer or "
+    "on more questions (cross_encoder.train.epochs, corpus.train), or take one that is trained (cross_encoder.trained)"
+)
+
+
+def _weakness(run: Run) -> str | None:
+    """What is wrong with a cross-encoder that ranks held-out pairs no better than the encoder it is to teach."""
+    scores = run.folder.read_json("cross_encoder/metrics.json")
+    for even, which in (("", ""), ("even_", ", without the negatives that the encoder itself ranked high,")):
+        own, dense = (100 * scores[f"{even}{name}"] for name in ("average_precision", "dense_average_precision"))
+        if own <= dense:
+            return (
+                f"the cross-encoder is no better than mining.encoder, {run.config.mining.encoder}: on {scores['pairs']:,} "
+                f"held-out pairs{which} its average precision is {own:.1f}, and that of products of two vectors {dense:.1f}"
+            )
+    return None
+
+
+def say_weak(run: Run) -> None:
+    """Say that a cross-encoder has nothing to teach, where that does not stop the run."""
+    if (weak := _weakness(run)) and (run.config.cross_encoder.weak == "warn" or run.config.task == "cross_encoder"):
+        say(f"{weak}. Silver pairs are not likely to help: {STRONGER}")
+
+
+def refuse_weak(run: Run) -> None:
+    """Stop before mining with a cross-encoder that has nothing to teach, unless told to go on."""
+    if run.config.cross_encoder.weak == "refuse" and (weak := _weakness(run)):
+        raise InputError(
+            f"{weak}. Its silver pairs are not likely to help, so nothing is mined: {STRONGER}; cross_encoder.weak=warn goes "
+            "on all the same"
         )
+
+
+def _write_threshold(run: Run, pairs: pa.Table, wanted: float) -> None:
+    """Write cross_encoder/threshold.json: the lowest threshold of the wanted precision on held-out pairs, or refuse."""
+    labels, logits = pairs["label"].to_numpy().astype(int), pairs["logit"].to_numpy()
+    fitted = _calibration(run)
+    temperature = fitted.pop("temperature")
+    p = sigmoid(logits, *([] if temperature is None else [temperature, *fitted.values()])).astype(np.float32)
+    reached = reach_precision(labels, p.astype(np.float64), wanted)
+    if reached.precision < wanted:
+        raise InputError(
+            f"mining.precision is {wanted:g}, and on {len(labels):,} held-out pairs the cross-encoder reaches at most "
+            f"{reached.precision:.3f} (p of {reached.threshold:.3f} or more, {reached.pairs:,} pairs): lower it, or {STRONGER}"
+        )
+    run.folder.write_json("cross_encoder/threshold.json", reached._asdict() | {"wanted": wanted})
+    say(
+        f"mining.precision {wanted:g}: p >= {reached.threshold:.3f}, where {100 * reached.precision:.1f} % of "
+        f"{reached.pairs:,} held-out pairs are right"
+    )
+
+
+def _threshold(run: Run) -> float:
+    """The probability from which a candidate is kept: as configured, or by the wanted precision."""
+    if run.config.mining.precision is None:
+        return run.config.mining.threshold
+    return run.folder.read_json("cross_encoder/threshold.json")["threshold"]
 
 
 # --- silver pairs ----------------------------------------------------------------------------------------------------
@@ -176,14 +234,15 @@ def mine_round(run: Run, corpus: Corpus, encoder: EncoderModel, cross_encoder: R
     """Candidates -> scores -> silver pairs."""
     scores = score_candidates(run, corpus, encoder, cross_encoder)
     mining = run.config.mining
-    stage = Silver(corpus, scores, mining.threshold, mining.power, mining.weighting, **_calibration(run))
+    stage = Silver(corpus, scores, _threshold(run), mining.power, mining.weighting, **_calibration(run))
     silver = run.make(stage, f"silver of {corpus.name}")
     _write_yield(run, corpus, silver, number)
     return silver
 
 
 def score_candidates(run: Run, corpus: Corpus, encoder: EncoderModel, cross_encoder: Run) -> Made:
-    """Hits -> candidates -> scores."""
+    """Hits -> candidates -> scores, by a cross-encoder that has something to teach."""
+    refuse_weak(run)
     mining = run.config.mining
     hits = find_hits(run, corpus, encoder, mining.candidates)
     stage = Candidates(corpus, hits.bm25, hits.dense, mining.candidates, mining.same_doc, run.config.seed)
@@ -204,7 +263,7 @@ def _write_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
     """Write mining/: yield.json, examples.parquet, and silver.parquet with every scored pair of the round. With several
     rounds, metrics.json keeps the yield of each, and that of the last under the plain names.
     """
-    mining, sentences = run.config.mining, corpus.sentence_table()
+    mining, sentences, threshold = run.config.mining, corpus.sentence_table(), _threshold(run)
     answers = sample_answers(run, corpus)
     rows = (mined_table(table, corpus.questions(block), sentences, answers) for block, table in enumerate(silver.tables()))
     with run.folder.writing("mining/silver.parquet") as file:
@@ -213,7 +272,7 @@ def _write_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
             rows,
             corpus.num_gold,
             sentences=sentences,
-            threshold=mining.threshold,
+            threshold=threshold,
             seed=run.config.seed,
             schema=MINED_SCHEMA,
         )
@@ -222,6 +281,8 @@ def _write_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
     run.folder.write_bytes("mining/examples.parquet", encode_table(examples, "parquet", {}))
     share = selection.kept / max(1, corpus.num_gold)
     values: dict[str, float] = {"candidates": silver.rows, "silver": selection.kept, "yield": share}
+    if mining.precision is not None:
+        values["threshold"] = threshold
     if answers is not None:
         values |= {"right": selection.right, "answers": len(answers)}
     names = ["mining.", *([f"mining.round{number}."] if mining.rounds > 1 else [])]
@@ -230,7 +291,7 @@ def _write_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
         instead_of="mining." if number == 1 else names[-1],
     )
     say(
-        f"mined: {selection.kept:,} silver pairs of {silver.rows:,} candidates (p >= {mining.threshold}), {share:.1%} of "
+        f"mined: {selection.kept:,} silver pairs of {silver.rows:,} candidates (p >= {threshold:.3g}), {share:.1%} of "
         f"{corpus.num_gold:,} gold pairs; all of them in {run.folder.path('mining')}/silver.parquet"
     )
     if answers is not None:

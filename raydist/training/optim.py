@@ -29,14 +29,6 @@ def build_optimizer(task: nn.Module, optim: OptimConfig) -> torch.optim.Optimize
     return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, weight_decay=optim.weight_decay, fused=True)
 
 
-def warmup_steps(optim: OptimConfig, total_steps: int, batch_size: int) -> int:
-    if optim.warmup_steps is not None:
-        return optim.warmup_steps
-    if optim.warmup_examples is not None:
-        return math.ceil(optim.warmup_examples / batch_size)
-    return round((0.1 if optim.warmup_share is None else optim.warmup_share) * total_steps)
-
-
 def lr_share(step: int, *, warmup: int, total: int, schedule: str, final: float) -> float:
     """The learning rate of a step (counted from 0) as a share of the peak."""
     if step < warmup:
@@ -49,7 +41,7 @@ def lr_share(step: int, *, warmup: int, total: int, schedule: str, final: float)
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, optim: OptimConfig, total_steps: int, batch_size: int) -> LambdaLR:
-    warmup = warmup_steps(optim, total_steps, batch_size)
+    warmup = optim.num_warmup_steps(total_steps, batch_size)
 
     def share(step: int) -> float:
         return lr_share(step, warmup=warmup, total=total_steps, schedule=optim.schedule, final=optim.final_lr_share)

@@ -144,7 +144,7 @@ def build_objectives(config: Config, reader: SpanReader, folder: Path, steps_per
 def forces_eager(config: Config) -> bool:
     """A penalty at the embeddings needs second derivatives of attention, which fused kernels lack (methods 4.5)."""
     pfa = config.objectives.pfa
-    return pfa is not None and pfa.has_critic and pfa.penalty_at == "embedding"
+    return pfa is not None and pfa.differentiates_twice
 
 
 def build_reader_task(config: Config, folder: Path, steps_per_epoch: int = 1) -> ReaderTask:

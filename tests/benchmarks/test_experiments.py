@@ -9,8 +9,10 @@ import experiments
 import pytest
 from conftest import CHECKOUT
 from experiments import CONFIGS, changed_settings, comparisons, is_done, run_name
+from helpers.tiny import choices
 
 from raydist.config import load_config, to_yaml
+from raydist.config.objectives import PfaConfig
 from raydist.report.published.reader import _exactness, differences, fits, objectives_of
 from raydist.report.published.tables import papers
 from raydist.report.runs import ReportedRun
@@ -27,7 +29,7 @@ def test_every_reader_is_compared_with_the_plain_one_of_its_own_data():
     assert ["low_resource_plain_20_0", "low_resource_pfa_20_0"] in shares
     for configs in comparisons(CONFIGS / "low_resource"):
         assert len({load_config(str(path)).config.data.train.questions for path in configs}) == 1
-    for group in ("real", "sample", "low_resource", "ablation"):
+    for group in ("real", "sample", "low_resource", "ablation", "pfa"):
         for configs in comparisons(CONFIGS / group):
             found = [load_config(str(path)).config for path in configs]
             assert found[0].objectives.model_dump(exclude={"span"}, exclude_none=True) == {}
@@ -42,6 +44,19 @@ def test_ablations_share_the_runs_of_the_plain_reader_and_of_the_full_method():
     assert {"real_pfa_0", "ablation_pfa_ep_0", "ablation_pfa_swep_0"} <= set(pfa)
     assert {"ablation_xmrc_plain_0", "xmrc_0", "ablation_xmrc_top1_0"} <= set(xmrc)
     assert names("ablation", ("plain", "lc")) == [["real_plain_0", "ablation_infomax_lc_0"], ["real_plain_0"], xmrc[:1]]
+
+
+def test_pfa_is_chosen_by_a_development_set_and_tested_on_others():
+    choice, test = ([load_config(str(path)).config for path in configs] for configs in comparisons(CONFIGS / "pfa"))
+    assert all(config.data.dev and not config.data.test for config in choice)
+    assert all(config.data.test and not config.data.dev for config in test)
+    tested = {file for source in test[0].data.test.values() for file in source.files}
+    assert not tested & set(choice[0].data.dev.files)
+    assert choice[0].data.train == test[0].data.train
+    studied = [config.objectives.pfa for config in choice if config.objectives.pfa]
+    assert {pfa.align for pfa in studied} == set(choices(PfaConfig, "align")) - {"fro"}
+    assert {pfa.points for pfa in studied} == {"tokens", "passages"}
+    assert {pfa.critic_sees for pfa in studied} == {"scaled", "raw"}
 
 
 ROWS = {  # each ablation, and what the row that stands for it is called

@@ -111,6 +111,33 @@ def test_pfa_shows_the_task_against_the_alignment(run):
     assert "One passage" not in shown
 
 
+@pytest.mark.parametrize(
+    ("alignment", "said"),
+    [
+        ([0.8, 0.8, 1.0], "25 % of what the reader minimises."),
+        ([0.5, 0.01, -0.003], "0.1 % of what the reader minimises: almost"),
+    ],
+)
+def test_the_balance_of_the_losses_is_drawn_and_said_as_they_count(run, monkeypatch, alignment, said):
+    log(run, PFA)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    parts = {
+        "span": [3.0, 2.0, 1.0],
+        "pfa.perturbed_span": [4.0, 3.0, 2.0],
+        "pfa.alignment": alignment,
+        "pfa.penalty": [0.0] * 3,
+    }
+    for number, line in enumerate(lines):
+        line |= {f"weighted.{name}": values[number] for name, values in parts.items()}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    drawn = {}
+    monkeypatch.setattr("raydist.report.objectives.line_plot", lambda title, curves, **_: drawn.update({title: curves}))
+    assert said in plain(pfa(load_run(run)))
+    labels, _, values = zip(*drawn["PFA: balance of the losses"])
+    assert labels == ("task", "perturbed", "alignment")
+    assert values[2].tolist() == alignment
+
+
 @pytest.mark.parametrize(("reduction", "scale"), [("mean", 0.5), ("sum", 1.0)])
 def test_hard_learning_and_the_perturbed_reading_are_drawn_on_one_scale(tmp_path, monkeypatch, reduction, scale):
     config = settings(objectives={"span": {"reduction": reduction}})

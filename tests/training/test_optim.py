@@ -2,7 +2,7 @@ import pytest
 from torch import nn
 
 from raydist.config import OptimConfig
-from raydist.training.optim import build_optimizer, build_schedule, lr_share, warmup_steps
+from raydist.training.optim import build_optimizer, build_schedule, lr_share
 
 
 def shares(**settings) -> list[float]:
@@ -29,7 +29,7 @@ def test_constant_stays():
 )
 def test_warm_up_in_share_steps_or_examples(settings, steps):
     # 100 examples are 6.25 batches of 16: seven steps
-    assert warmup_steps(OptimConfig(**settings), total_steps=100, batch_size=16) == steps
+    assert OptimConfig(**settings).num_warmup_steps(100, 16) == steps
 
 
 def test_biases_and_norms_are_not_decayed_and_a_module_may_have_its_own_rate():
