@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -39,6 +40,24 @@ def check_columns(path: str, seen: Sequence[str], columns: Mapping[str, str]) ->
                 f"{path} has no column {names[name]!r} for the {name}; it has {some(seen)}{nearest(names[name], seen)}"
                 f"; map it with columns: {{{name}: NAME}}"
             )
+
+
+def printed_value(cell: str) -> Any:
+    """The value of a cell where `datasets.to_csv` printed an object: {'text': array(['1894'], dtype=object)}; else the cell."""
+    try:
+        return _printed(ast.parse(cell, mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return cell
+
+
+def _printed(node: ast.expr) -> Any:
+    if isinstance(node, ast.Dict):
+        return {_printed(key): _printed(value) for key, value in zip(node.keys, node.values) if key is not None}
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_printed(item) for item in node.elts]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "array" and node.args:
+        return _printed(node.args[0])
+    return ast.literal_eval(node)
 
 
 # --- files of a corpus -----------------------------------------------------------------------------------------------

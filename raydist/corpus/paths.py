@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import glob
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,19 @@ def expand_paths(patterns: Sequence[str]) -> list[str]:
             raise InputError(_nothing_at(pattern, path))
         found.update(map(os.path.normpath, files))
     return sorted(found)
+
+
+def files_of_split(folder: Path, splits: Sequence[str]) -> list[str]:
+    """The files of a folder that are named after the first of these splits that has any: train.csv, dev-00000-of-00002.parquet.
+
+    Such folders are written by `to_csv`, `to_json` and `to_parquet`, and are the hub's. Empty where `folder` is none.
+    """
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    for split in splits:
+        named = re.compile(rf"{re.escape(split)}(-\d+-of-\d+)?\.(csv|jsonl?|parquet)(\.gz)?")
+        if found := [os.path.join(folder, name) for name in names if named.fullmatch(name)]:
+            return found
+    return []
 
 
 def _nothing_at(pattern: str, path: str) -> str:

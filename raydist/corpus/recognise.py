@@ -14,7 +14,10 @@ from raydist.corpus.messages import kind, nearest, short, some
 from raydist.corpus.rows import HEAD_BYTES, csv_records, load_document, read_bytes
 from raydist.errors import InputError
 
-WANTED = "wanted SQuAD, MRQA, HotpotQA or QED JSON, rows with a question and a context, Parquet or CSV"
+WANTED = (
+    "wanted SQuAD, MRQA, HotpotQA, QED, Natural Questions, TriviaQA, NewsQA, TyDi QA, CMRC or DuReader JSON, rows with a "
+    "question and a context, Parquet or CSV"
+)
 
 _LANGUAGES = frozenset(
     "ar bn cs da de el en es fa fi fr he hi hu it ja ko nl pl pt ro ru sv sw te th tr uk ur vi zh".split()  # noqa: SIM905

@@ -23,6 +23,7 @@ class ReaderFormat:
     own_columns: ClassVar[bool] = True  # its columns have fixed names: none are required or mapped
     also_reads: ClassVar[frozenset[str]] = frozenset()  # recognised formats that may be read as this one
     unanswered_is_impossible: ClassVar[bool] = False
+    has_splits: ClassVar[bool] = False  # one file holds the questions of several splits
 
     def recognises(self, row: Mapping[str, Any], names: Mapping[str, str]) -> bool:
         """Whether a row is of this format; `names`: the file's names of columns.COLUMNS."""
@@ -35,6 +36,9 @@ class ReaderFormat:
     def recognises_document(self, document: Mapping[str, Any], as_row: str) -> bool:
         """Whether a JSON object is of this format; `as_row`: its format as a row, or empty."""
         return False
+
+    def check_beside(self, path: Path) -> None:
+        """Require what a file of this format needs beside it; raises InputError, before anything is read."""
 
     def begins(self, text: str) -> bool:
         """Whether a file with this beginning is certainly of this format; saves a second read."""
