@@ -187,10 +187,10 @@ def read_split(split: Split, named: str | None = None) -> Read:
     return checks.examples, checks.rejected, counts
 
 
-def read_files(paths: Sequence[str]) -> tuple[list[Example], list[Rejected]]:
+def read_files(paths: Sequence[str], language: str | None = None) -> tuple[list[Example], list[Rejected]]:
     """The examples and rejected rows of whole files (globs too), each in its recognised format."""
     examples, rejected = [], []
-    for split in plan_splits(paths):
+    for split in plan_splits(paths, language=language):
         read, bad, _ = read_split(split)
         examples += read
         rejected += bad

@@ -56,6 +56,12 @@ def _nothing_at(pattern: str, path: str) -> str:
     return f"{what} {pattern}; {'nearest there' if close else 'the folder holds'}: {some(close or names)}"
 
 
+def with_or_without_gz(path: Path) -> Path:
+    """The path, or where there is only a gzipped file, that one's."""
+    packed = path.with_name(f"{path.name}.gz")
+    return packed if packed.is_file() and not path.is_file() else path
+
+
 def check_there(*paths: Path) -> None:
     """Require files to exist, before a long corpus is read."""
     for path in paths:

@@ -120,7 +120,9 @@ def index(run: Run) -> Path:
     search = {"formula": settings.formula()} if settings.kind == "bm25" else {"search": settings.dense_search()}
     searcher.publish(target, made.folder.local_copy(""), table, search)
     source = run.config.corpus.train or run.config.corpus.test[name]
-    run.folder.write_json("index/corpus.json", {"format": source.format, "columns": source.columns_of("corpus")})
+    run.folder.write_json(
+        "index/corpus.json", {"format": corpus.tables.identity["format"], "columns": source.columns_of("corpus")}
+    )
     say(f"{settings.kind} index of {corpus.num_sentences:,} sentences")
     return target
 

@@ -16,6 +16,7 @@ from raydist.corpus.formats.documents import Documents
 from raydist.corpus.formats.flat import Flat
 from raydist.corpus.formats.hotpotqa import HotpotQa
 from raydist.corpus.formats.mrqa import Mrqa
+from raydist.corpus.formats.msmarco import MsMarco
 from raydist.corpus.formats.natural_questions import NaturalQuestions
 from raydist.corpus.formats.newsqa import NewsQa
 from raydist.corpus.formats.pairs import Pairs
@@ -53,6 +54,7 @@ CORPUS_FORMATS: dict[str, CorpusFormat] = {
     "pairs": Pairs(),
     "squad": ReaderFiles(),
     "tables": Tables(),
+    "msmarco": MsMarco(),
     "documents": Documents(),
 }
 
@@ -64,10 +66,11 @@ def open_corpus(
     split: str = "train",
     columns: Mapping[str, Mapping[str, str]] | None = None,
     boundaries: Path | None = None,
+    language: str | None = None,
 ) -> OpenSet | RetrievalSet:
     """A corpus, questions and gold answers; large parts are streamed."""
     check_format(format, CORPUS_FORMATS)
-    return CORPUS_FORMATS[format].open(CorpusFiles(paths, split, columns or {}, boundaries))
+    return CORPUS_FORMATS[format].open(CorpusFiles(paths, split, columns or {}, boundaries, language))
 
 
 def open_additions(paths: Sequence[Path], format: str, columns: Mapping[str, str] | None = None) -> OpenSet:

@@ -61,6 +61,7 @@ class CorpusFiles:
     split: str = "train"  # of the questions and gold answers
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of each table: our name -> the file's
     boundaries: Path | None = None  # of sentences, by MultiReQA
+    language: str | None = None  # of rows that state none
 
     def exactly(self, *names: str) -> Sequence[Path]:
         """The paths; their number must match the names."""
@@ -74,6 +75,24 @@ class CorpusFormat(Protocol):
 
     def open(self, files: CorpusFiles) -> OpenSet | RetrievalSet:
         """The corpus; raises InputError if the files are not of this format."""
+        ...
+
+
+@runtime_checkable
+class CorpusInFolder(CorpusFormat, Protocol):
+    """A format whose files may be a folder with names of its own."""
+
+    def files_of(self, folder: Path, split: str) -> list[Path]:
+        """The files of a split; raises InputError if some are missing, with the splits that are there."""
+        ...
+
+
+@runtime_checkable
+class ChecksFiles(CorpusFormat, Protocol):
+    """A format that sees by the first rows whether files are its own."""
+
+    def check(self, files: CorpusFiles) -> None:
+        """Raise InputError if files are not of this format, before a corpus of any size is read."""
         ...
 
 
