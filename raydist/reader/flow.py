@@ -25,6 +25,7 @@ from raydist.reader.metrics import null_differences, read_predictions
 from raydist.reader.prepare import choose_questions, make_examples, prepare, report_overlap
 from raydist.reader.stages import Predictions, WindowSet
 from raydist.runs import trackers
+from raydist.runs.card import write_card
 from raydist.runs.locate import locate
 from raydist.runs.run import Run
 from raydist.runs.training import train_rows
@@ -203,6 +204,8 @@ def score_sets(run: Run) -> dict[str, dict[str, Any]]:
                 f"data.dev with questions that have no answer to tune it on"
             )
     _say_scores(scores)
+    if not foreign:
+        write_card(run)
     trackers.tell_end(config, run.folder)
     return scores
 

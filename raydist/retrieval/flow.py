@@ -44,6 +44,7 @@ from raydist.retrieval.mining_stages import (
 from raydist.retrieval.prepare import open_corpora, report_overlap, report_rejected
 from raydist.retrieval.row_stages import DualTrainingRows
 from raydist.runs import trackers
+from raydist.runs.card import write_card
 from raydist.runs.run import Run
 from raydist.runs.training import train_rows
 from raydist.terminal import say
@@ -264,6 +265,7 @@ def score_methods(run: Run, cross_encoder: Run | None, retrievers: dict[str, Run
             for method, first in (of_own | {"hybrid_reranked": "hybrid"}).items():
                 ranked[method] = _rerank(run, cross_encoder, corpus, hits[first], first)
         scores[name] = write_scores(run, corpus, ranked)
+    write_card(run)
     trackers.tell_end(run.config, run.folder)
     return scores
 
