@@ -68,6 +68,7 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
     report_overlap(run, corpora)
     cross_encoder, retrievers = train_all(run, corpora["train"], fresh=fresh)
     score_methods(run, cross_encoder, retrievers, corpora)
+    index_own(run, corpora)
 
 
 def train(run: Run, *, fresh: bool = False) -> None:
@@ -116,15 +117,31 @@ def index(run: Run) -> Path:
     else:
         trained = run.config.task == "retriever" and has_model(run.folder)
         made = index_dense(run, corpus, trained_encoder(run) if trained else own_encoder(run))
+    search = {"formula": settings.formula()} if settings.kind == "bm25" else {"search": settings.dense_search()}
+    return _publish(run, corpus, made, search, settings.kind)
+
+
+def index_own(run: Run, corpora: dict[str, Corpus]) -> None:
+    """Leave an index by the trained retriever in the run's folder, of the first corpus that was searched to score it.
+
+    It is there already, among the stages; an index with added documents stays as it is.
+    """
+    name = next(iter(run.config.corpus.test), "train")
+    if not run.folder.is_local or searcher.has_additions(Path(run.folder.path("index"))):
+        return
+    made = index_dense(run, corpora[name], trained_encoder(run))
+    target = _publish(run, corpora[name], made, {"search": run.config.index.dense_search()}, "dense")
+    say(f'ask the index of {name}: raydist search {target.parent} "..."')
+
+
+def _publish(run: Run, corpus: Corpus, made: Made, search: dict[str, Any], kind: str) -> Path:
     target = Path(run.folder.path("index"))
     table = corpus.sentences.folder.local_copy("") / "table"
-    search = {"formula": settings.formula()} if settings.kind == "bm25" else {"search": settings.dense_search()}
     searcher.publish(target, made.folder.local_copy(""), table, search)
-    source = run.config.corpus.train or run.config.corpus.test[name]
-    run.folder.write_json(
-        "index/corpus.json", {"format": corpus.tables.identity["format"], "columns": source.columns_of("corpus")}
-    )
-    say(f"{settings.kind} index of {corpus.num_sentences:,} sentences")
+    source = run.config.corpus.test.get(corpus.name) or run.config.corpus.train
+    columns = source.columns_of("corpus") if source else {}
+    run.folder.write_json("index/corpus.json", {"format": corpus.tables.identity["format"], "columns": columns})
+    say(f"{kind} index of {corpus.num_sentences:,} sentences")
     return target
 
 
