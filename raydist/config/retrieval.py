@@ -28,15 +28,21 @@ class CorpusSource(Section):
     files, cut into sentences by rule or by a file of MultiReQA `boundaries`; tables: three files, corpus, questions and gold,
     whose `columns` are {our name: the file's} for all three, or such a map for each: {corpus: {...}, questions: {...}, ...};
     documents: files of rows with `document_id` or `_id`, `text`, and maybe `title` and `language`, cut into sentences by rule;
-    there are no questions about them, so they can be indexed and searched, and nothing else.
+    there are no questions about them, so they can be indexed and searched, and nothing else; msmarco: the published folder, or
+    its three files without headers, where questions may be TREC topics. A BEIR set may be a ZIP archive.
     """
 
     files: Annotated[list[str], BeforeValidator(listed)] = key(
         ..., "Files or folder of the corpus; sample:NAME is one of the embedded sample", ROWS
     )
-    format: Annotated[str, OneOf(table="raydist.corpus.formats:CORPUS_FORMATS")] = key("beir", "Format of the files", ROWS)
-    split: str = key("train", "beir: which file of qrels", ROWS)
+    format: Annotated[str, OneOf("auto", table="raydist.corpus.formats:CORPUS_FORMATS")] = key(
+        "auto", "Format of the files; auto: recognised by names and content", ROWS
+    )
+    split: str = key("train", "beir, msmarco: which file of qrels", ROWS)
     boundaries: str | None = key(None, "squad: file of MultiReQA sentence boundaries; null: cut by rule", ROWS)
+    language: str | None = key(
+        None, "Language of rows that state none, such as de; null: as file names have it, else English", ROWS, later=True
+    )
     columns: dict[str, str | dict[str, str]] = key(
         {}, "tables, documents: columns by our names, for all tables or {corpus: {text: theirs}, ...}", ROWS
     )
@@ -72,6 +78,8 @@ class CorpusSource(Section):
     @model_validator(mode="after")
     def _known_columns(self) -> Self:
         tables = CORPUS_COLUMNS.get(self.format, {})
+        if self.format == "auto":
+            tables = CORPUS_COLUMNS["tables" if len(self.files) == 3 else "documents"]
         if self.columns and not tables:
             raise ValueError(f"columns: format {self.format} has names of its own; leave them out, or take tables or documents")
         if self._by_table and not all(isinstance(self.columns[name], dict) and name in tables for name in self.columns):

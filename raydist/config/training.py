@@ -34,6 +34,7 @@ class TrainConfig(Section):
     precision: Literal["fp32", "bf16"] = key("fp32", "Precision of products in training", WEIGHTS)
     checkpoint_every: int = key(200, "Steps between checkpoints", NOTHING, unit="steps", ge=1)
     keep_checkpoints: int = key(2, "Latest checkpoints that are kept", NOTHING, unit="checkpoints", ge=1)
+    keep_finished: bool = key(False, "Keep checkpoints once training has ended and its model is written", NOTHING, later=True)
     evaluate_every: int | None = key(
         None, "Steps between evaluations; null: after each epoch; 0: never", WEIGHTS, unit="steps", ge=0
     )

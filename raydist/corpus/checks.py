@@ -1,9 +1,9 @@
 """Validity of values, questions and sentences, for files of questions and for corpora alike.
 
 A bad row goes to ``Rejected`` under a fixed phrase, and reading continues. Answers to a question are rejected one by one, the
-question only if no valid answer is left: questions read = examples + questions rejected + not extractive. If questions are
-``scored``, one with a gold text stays, since official scripts ignore offsets. In a corpus, a question without any gold sentence
-left is rejected.
+question only if no valid answer is left: questions read = examples + questions rejected + not extractive + left out. If
+questions are ``scored``, one with a gold text stays, since official scripts ignore offsets. In a corpus, a question without any
+gold sentence left is rejected.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from raydist.corpus.ids import KnownIds, passage_id, text_id
+from raydist.corpus.languages import language_of_id
 from raydist.corpus.messages import kind, short, some
 from raydist.corpus.rejected import (
     DUPLICATE_ID,
@@ -123,6 +124,8 @@ class ExampleChecks:
         unanswered_is_impossible: bool = False,
         unit: str = "row",
         surrogate: str = LONE_SURROGATE,
+        path: str = "",
+        split: str = "",
     ) -> None:
         self.file, self.unit = file, unit  # unit: the unit of `line`
         self.names, self.mapped = names, tuple(mapped)  # column names; those mapped by hand
@@ -130,6 +133,7 @@ class ExampleChecks:
         self.labelled, self.scored = labelled, scored  # a question needs a label; a gold text suffices
         self.unanswered_is_impossible = unanswered_is_impossible
         self.surrogate = surrogate  # the reason for texts that UTF-8 cannot encode
+        self.path, self.split = path, split  # where the file is here, for what lies beside it; of a file of several splits
         self.examples: list[Example] = []
         self.rejected: list[Rejected] = []
         self.counts = ReadCounts()
@@ -140,6 +144,11 @@ class ExampleChecks:
         """Reject a row that cannot be parsed; it counts as one question."""
         self.counts.questions += 1
         self._reject(line, id, "question", fault)
+
+    def leave_out(self) -> None:
+        """Count a question that the data set's own rules leave out: one without a passage, or a piece of it as answer."""
+        self.counts.questions += 1
+        self.counts.left_out += 1
 
     def _reject(self, line: int, id: Any, what: str, fault: Fault) -> None:
         if what == "question":
@@ -194,7 +203,7 @@ class ExampleChecks:
                 return
         try:
             valid = self._labels(line, id, question, context, answers, is_impossible, right) if is_span else []
-            stated = self.language or (writable(language) if isinstance(language, str) else "")
+            stated = self.language or (writable(language) if isinstance(language, str) else "") or language_of_id(id) or ""
             self._check_new(line, id, question, stated or "en")
         except Fault as fault:
             self._reject(line, id, "question", fault)
@@ -265,6 +274,8 @@ class ExampleChecks:
             start = int(start)
         if type(start) is not int:
             raise Fault(WRONG_TYPE, f"the offset of {short(text)} is {kind(start)}")
+        if start == -1:  # unknown, as in DuReader and CMRC
+            return self._first_occurrence(context, text.strip())
         if start >= 0 and context.startswith(text, start):
             return GoldAnswer(text, start)
         found = context.find(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -41,6 +42,24 @@ def check_columns(path: str, seen: Sequence[str], columns: Mapping[str, str]) ->
             )
 
 
+def printed_value(cell: str) -> Any:
+    """The value of a cell where `datasets.to_csv` printed an object: {'text': array(['1894'], dtype=object)}; else the cell."""
+    try:
+        return _printed(ast.parse(cell, mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return cell
+
+
+def _printed(node: ast.expr) -> Any:
+    if isinstance(node, ast.Dict):
+        return {_printed(key): _printed(value) for key, value in zip(node.keys, node.values) if key is not None}
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_printed(item) for item in node.elts]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "array" and node.args:
+        return _printed(node.args[0])
+    return ast.literal_eval(node)
+
+
 # --- files of a corpus -----------------------------------------------------------------------------------------------
 
 BLOCK_ROWS = 1024  # rows of a file per block
@@ -55,6 +74,7 @@ def read_table(
     what: str = "row",
     rejected: list[Rejected] | None = None,
     block_rows: int | None = None,
+    language: str | None = None,
 ) -> Iterator[pa.Table]:
     """Blocks of a Parquet, CSV, TSV or JSON Lines file with the wanted columns (``columns``: our name -> the file's), and line.
 
@@ -63,7 +83,7 @@ def read_table(
     """
     rejected = [] if rejected is None else rejected
     schema = pa.schema([*((name, pa.int32() if name == "relevance" else pa.string()) for name in wanted), ("line", pa.int64())])
-    for block in in_blocks(wanted_rows(Path(path), wanted, columns, what, rejected), block_rows):
+    for block in in_blocks(wanted_rows(Path(path), wanted, columns, what, rejected, language), block_rows):
         yield pa.Table.from_pylist([kept for kept, _ in block], schema)
 
 
@@ -75,11 +95,18 @@ def in_blocks(rows: Iterable[T], size: int | None = None) -> Iterator[list[T]]:
 
 
 def wanted_rows(
-    path: Path, wanted: Sequence[str], columns: Mapping[str, str] | None, what: str, rejected: list[Rejected]
+    path: Path,
+    wanted: Sequence[str],
+    columns: Mapping[str, str] | None,
+    what: str,
+    rejected: list[Rejected],
+    language: str | None = None,
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The wanted columns of each row under our names, with line; and the raw row."""
+    """The wanted columns of each row under our names, with line; and the raw row. `language`: of rows that state none."""
     names = {name: (columns or {}).get(name, name) for name in wanted}
     optional = {name: value for name, value in _OPTIONAL.items() if name != wanted[0]}
+    if language and "language" in optional:
+        optional["language"] = language
     seen_columns = False
     for line, row, fault in table_rows(path):
         if fault:

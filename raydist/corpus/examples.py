@@ -18,10 +18,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from raydist.corpus.checks import ExampleChecks
-from raydist.corpus.columns import COLUMNS, check_columns, column_names
+from raydist.corpus.columns import COLUMNS, check_columns, column_names, printed_value
 from raydist.corpus.formats import READER_FORMATS, check_format
 from raydist.corpus.formats.base import Container, ReaderFormat
 from raydist.corpus.messages import kind
@@ -62,6 +63,7 @@ class Split:
     repair_offsets: bool = False
     labelled: bool = False
     scored: bool = False
+    split: str = ""  # of the questions of a file that has several
 
 
 # --- files and their splits ------------------------------------------------------------------------------------------
@@ -76,6 +78,7 @@ def plan_splits(
     repair_offsets: bool = False,
     labelled: bool = False,
     scored: bool = False,
+    split: str = "",
     max_bytes: int = 64 << 20,
 ) -> list[Split]:
     """Cut files (globs too) into pieces of about max_bytes; the cuts depend only on the files and max_bytes.
@@ -100,7 +103,9 @@ def plan_splits(
             repair_offsets=repair_offsets,
             labelled=labelled,
             scored=scored,
+            split=split,
         )
+        READER_FORMATS[whole.format].check_beside(Path(path))
         pieces = _pieces(path, layout, columns or {}, max_bytes)
         splits += [replace(whole, start=start, end=end, first_line=line) for start, end, line in pieces]
     return splits
@@ -118,16 +123,23 @@ def _pieces(path: str, layout: str, columns: Mapping[str, str], max_bytes: int) 
     if layout == "parquet":
         return _cut_parquet(path, columns, max_bytes)
     if layout == "csv":
-        check_columns(path, csv_header(path), columns)
+        header = csv_header(path)
+        if not _has_own_columns(header, columns):
+            check_columns(path, header, columns)
     elif layout == "lines" and not is_gzip(path):
         return cut_lines(path, max_bytes)
     return [(0, -1, 1)]
 
 
+def _has_own_columns(seen: Sequence[str], columns: Mapping[str, str]) -> bool:
+    """Whether columns are those of a format that names them itself."""
+    format = row_format(dict.fromkeys(seen), column_names(columns))
+    return bool(format) and READER_FORMATS[format].own_columns
+
+
 def _cut_parquet(path: str, columns: Mapping[str, str], max_bytes: int) -> list[tuple[int, int, int]]:
     seen, groups = parquet_facts(path)
-    format = row_format(dict.fromkeys(seen), column_names(columns))
-    if not (format and READER_FORMATS[format].own_columns):
+    if not _has_own_columns(seen, columns):
         check_columns(path, seen, columns)
     if not sum(rows for rows, _ in groups):
         raise InputError(f"{path} is a table without rows; {WANTED}")
@@ -157,6 +169,8 @@ def read_split(split: Split, named: str | None = None) -> Read:
         labelled=split.labelled,
         scored=split.scored,
         unit=UNITS[split.layout],
+        path=split.path,
+        split=split.split,
         surrogate=INVALID_UTF8 if is_csv else LONE_SURROGATE,  # undecodable bytes of CSV arrive as surrogates
     )
     if split.layout == "document":
@@ -173,10 +187,10 @@ def read_split(split: Split, named: str | None = None) -> Read:
     return checks.examples, checks.rejected, counts
 
 
-def read_files(paths: Sequence[str]) -> tuple[list[Example], list[Rejected]]:
+def read_files(paths: Sequence[str], language: str | None = None) -> tuple[list[Example], list[Rejected]]:
     """The examples and rejected rows of whole files (globs too), each in its recognised format."""
     examples, rejected = [], []
-    for split in plan_splits(paths):
+    for split in plan_splits(paths, language=language):
         read, bad, _ = read_split(split)
         examples += read
         rejected += bad
@@ -241,7 +255,7 @@ def _cell_value(cell: Any, *, is_number: bool) -> Any:
         try:
             return json.loads(cell) if cell else None
         except ValueError:
-            pass
+            return printed_value(cell) if cell[:1] == "{" else cell
     return cell
 
 

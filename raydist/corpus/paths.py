@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import glob
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def expand_paths(patterns: Sequence[str]) -> list[str]:
     return sorted(found)
 
 
+def files_of_split(folder: Path, splits: Sequence[str]) -> list[str]:
+    """The files of a folder that are named after the first of these splits that has any: train.csv, dev-00000-of-00002.parquet.
+
+    Such folders are written by `to_csv`, `to_json` and `to_parquet`, and are the hub's. Empty where `folder` is none.
+    """
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    for split in splits:
+        named = re.compile(rf"{re.escape(split)}(-\d+-of-\d+)?\.(csv|jsonl?|parquet)(\.gz)?")
+        if found := [os.path.join(folder, name) for name in names if named.fullmatch(name)]:
+            return found
+    return []
+
+
 def _nothing_at(pattern: str, path: str) -> str:
     if "://" in pattern:
         return f"{pattern} is a remote address; wanted local files: copy or mount it, or load it by its hub name"
@@ -40,6 +54,12 @@ def _nothing_at(pattern: str, path: str) -> str:
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.3)
     what = "no file matches" if glob.has_magic(path) else "no file at"
     return f"{what} {pattern}; {'nearest there' if close else 'the folder holds'}: {some(close or names)}"
+
+
+def with_or_without_gz(path: Path) -> Path:
+    """The path, or where there is only a gzipped file, that one's."""
+    packed = path.with_name(f"{path.name}.gz")
+    return packed if packed.is_file() and not path.is_file() else path
 
 
 def check_there(*paths: Path) -> None:

@@ -10,11 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from raydist.corpus.formats import READER_FORMATS
+from raydist.corpus.languages import language_code
 from raydist.corpus.messages import kind, nearest, short, some
 from raydist.corpus.rows import HEAD_BYTES, csv_records, load_document, read_bytes
 from raydist.errors import InputError
 
-WANTED = "wanted SQuAD, MRQA, HotpotQA or QED JSON, rows with a question and a context, Parquet or CSV"
+WANTED = (
+    "wanted SQuAD, MRQA, HotpotQA, QED, Natural Questions, TriviaQA, NewsQA, TyDi QA, CMRC or DuReader JSON, rows with a "
+    "question and a context, Parquet or CSV"
+)
 
 _LANGUAGES = frozenset(
     "ar bn cs da de el en es fa fi fr he hi hu it ja ko nl pl pt ro ru sv sw te th tr uk ur vi zh".split()  # noqa: SIM905
@@ -27,6 +31,7 @@ _LANGUAGE_IN_NAME = re.compile(  # the hub's mlqa.ar.de has Arabic passages
     rf"|squad[-_]({'|'.join(sorted(_LANGUAGES))})(?![a-z0-9])",
     re.IGNORECASE,
 )
+_MMARCO = re.compile(r"([a-z]+)_(?:collection|queries)\b")  # german_collection.tsv
 _OTHER_FORMATS = {
     b"\x89PNG": "a PNG image",
     b"\xff\xd8\xff": "a JPEG image",
@@ -49,6 +54,8 @@ def language_of(path: str) -> str | None:
     None if neither states it."""
     if _TRANSLATED_BACK.search(os.path.basename(path)):
         return "en"
+    if named := _MMARCO.match(os.path.basename(path)):
+        return language_code(named[1])
     match = _LANGUAGE_IN_NAME.search(os.path.basename(path))
     if match and match.lastindex:
         return match[match.lastindex].lower()

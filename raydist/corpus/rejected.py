@@ -20,6 +20,7 @@ EMPTY_ANSWER = "answer text empty"
 NOT_AT_OFFSET = "answer not at its offset"
 NOT_IN_PASSAGE = "answer does not occur in the passage"
 NO_ANSWER_LEFT = "no valid answer left"
+NO_EVIDENCE = "document of evidence is missing"
 UNLABELLED = "neither an answer nor is_impossible"
 IMPOSSIBLE_ANSWERED = "impossible question with answers"
 

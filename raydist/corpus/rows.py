@@ -290,6 +290,18 @@ def _objects(file: IO[bytes]) -> Iterator[Row]:
             yield Row(line, None, Fault(WRONG_TYPE, f"wanted an object, saw {raw.decode()[:80]!r}"))
 
 
+def text_lines(path: Path) -> Iterator[Row]:
+    """The lines of a text file; skips blank ones."""
+    with _naming_damage(path), _unpacked(path) as stream:
+        for line, raw in enumerate(_after_mark(stream), 1):
+            if raw.isspace():
+                continue
+            try:
+                yield Row(line, raw.decode("utf-8").rstrip("\r\n"))
+            except UnicodeDecodeError as error:
+                yield Row(line, "", Fault(INVALID_UTF8, f"byte {error.start + 1} is {raw[error.start]:#04x}"))
+
+
 def _cells(file: IO[bytes], *, is_tsv: bool) -> Iterator[Row]:
     """Rows by their last line; cells may be missing (None). TSV is lines split at tabs: a quote is an ordinary character."""
     dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}

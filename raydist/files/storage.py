@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from raydist.errors import Failure, InputError
 
+MODEL_SETTINGS = "raydist.json"  # in a model's folder: how it was trained to be used
 FETCH_BYTES = 16 << 20  # of a remote file in one request
 
 
@@ -250,8 +251,10 @@ def file_digest(path: str | Path) -> str:
 
 
 def folder_digest(folder: str | Path) -> str:
-    """Digest of all files in a folder, recursively: names and bytes."""
+    """Digest of all files in a folder, recursively: names and bytes; but for those that only tell how to use a run's model."""
     files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+    if (Path(folder) / MODEL_SETTINGS).is_file():
+        files = [path for path in files if path.name not in (MODEL_SETTINGS, "README.md")]
     return fingerprint({path.relative_to(folder).as_posix(): file_digest(path) for path in files})
 
 

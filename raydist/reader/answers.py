@@ -24,6 +24,7 @@ from raydist.files.storage import Storage
 from raydist.models.encoders import longest_input
 from raydist.models.folders import model_folder
 from raydist.models.packed import load_for_inference
+from raydist.models.saving import read_settings
 from raydist.reader.features import make_windows
 from raydist.reader.model import SpanReader, check_span_head
 from raydist.reader.packed import packed_reader
@@ -139,7 +140,8 @@ class Reader:
         """The reader of a run (its folder or URI) or of a model (its folder or Hugging Face name).
 
         A run's reader predicts as `raydist predict` does, with the run's own `data.max_length`, `predict.max_answer_length` and
-        so on; others get defaults. Override settings by name: `Reader.load("runs/bridges", max_answer_length=10)`.
+        so on, and so does a copy of its folder `model`; others get defaults. Override settings by name:
+        `Reader.load("runs/bridges", max_answer_length=10)`.
         """
 
         folder, of_run = _locate(name)
@@ -239,7 +241,15 @@ def _locate(name: Path | str) -> tuple[Path, ReadingSettings | None]:
         return _model_of(run), _settings_of(run)
     above = Path(path).expanduser().absolute().parent
     of_run = Path(path).name == "model" and (above / "config.yaml").is_file()
-    return model_folder(path), _settings_of(Storage(str(above))) if of_run else None
+    folder = model_folder(path)
+    return folder, _settings_of(Storage(str(above))) if of_run else _saved_settings(folder)
+
+
+def _saved_settings(folder: Path) -> ReadingSettings | None:
+    """The settings in a folder that raydist wrote, wherever it is now."""
+    saved = read_settings(folder)
+    known = {name: saved[name] for name in ReadingSettings.__dataclass_fields__ if name in saved}
+    return ReadingSettings(**known) if saved.get("task") == "reader" else None
 
 
 def _model_of(run: Storage) -> Path:

@@ -6,7 +6,7 @@ Each function makes one thing, from the results of the one before it, and reuses
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,10 +22,12 @@ from raydist.models.located import Location, Model, NamedModel, StoredModel, tok
 from raydist.reader import two_stage
 from raydist.reader.check import say_data
 from raydist.reader.evaluate import evaluate_set, examples_of, with_unique_ids
+from raydist.reader.lists import write_answers
 from raydist.reader.metrics import null_differences, read_predictions
 from raydist.reader.prepare import choose_questions, make_examples, prepare, report_overlap
 from raydist.reader.stages import Predictions, WindowSet
 from raydist.runs import trackers
+from raydist.runs.card import write_card
 from raydist.runs.locate import locate
 from raydist.runs.run import Run
 from raydist.runs.training import train_rows
@@ -149,7 +151,7 @@ def make_predictions(run: Run, sets: Mapping[str, WindowSet], *, k: int, fold: F
 
 
 def _write_lists(run: Run, name: str, made: Sequence[Made]) -> pa.Table:
-    """predictions/NAME.parquet, and as JSON: the best text per question (SQuAD layout) and the n-best lists."""
+    """predictions/NAME.parquet, and as JSON: the best text per question (SQuAD layout), and n-best lists, also with texts."""
     table = with_unique_ids(pa.concat_tables([table for lists in made for table in lists.tables()]))
     table = table.replace_schema_metadata(None)
     about = {
@@ -161,15 +163,9 @@ def _write_lists(run: Run, name: str, made: Sequence[Made]) -> pa.Table:
     }
     run.folder.write_bytes(f"predictions/{name}.parquet", encode_table(table, "parquet", about))
     lists = dict(zip(table["id"].to_pylist(), table["nbest"].to_pylist()))
-    _write_answers(run, name, lists)
+    write_answers(run, name, run.prepared[name].examples, lists)
     run.folder.write_bytes(f"predictions/{name}.nbest.json", (json.dumps(lists, ensure_ascii=False) + "\n").encode())
     return table
-
-
-def _write_answers(run: Run, name: str, nbest: Mapping[str, Sequence[Mapping]], unanswered: Set[str] = frozenset()) -> None:
-    """predictions/NAME.json: the best text of every question, in the SQuAD layout."""
-    best = {id: spans[0]["text"] if spans and id not in unanswered else "" for id, spans in nbest.items()}
-    run.folder.write_bytes(f"predictions/{name}.json", (json.dumps(best, ensure_ascii=False, indent=1) + "\n").encode())
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -211,6 +207,8 @@ def score_sets(run: Run) -> dict[str, dict[str, Any]]:
                 f"data.dev with questions that have no answer to tune it on"
             )
     _say_scores(scores)
+    if not foreign:
+        write_card(run)
     trackers.tell_end(config, run.folder)
     return scores
 
@@ -255,7 +253,7 @@ def _score_set(run: Run, name: str, made: Made, answers: NbestLists, threshold: 
         scores["unlabelled"] = unlabelled
     if differences and "null_threshold" in scores:  # write again: only now is the threshold known
         unanswered = {id for id, by in differences.items() if by > scores["null_threshold"]}
-        _write_answers(run, name, answers.nbest, unanswered)
+        write_answers(run, name, made, answers.nbest, unanswered)
     if scores["missing"]:
         say(f"{name}: {scores['missing']:,} questions have no prediction and score 0")
     run.folder.write_bytes(f"evaluation/{name}.parquet", encode_table(by_question, "parquet", {}))

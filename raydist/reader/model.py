@@ -12,6 +12,7 @@ from raydist.errors import InputError
 from raydist.models.encoders import counts_positions, encoder_of, first_position, span_head
 from raydist.models.folders import model_folder
 from raydist.models.loading import load_pretrained, load_shape
+from raydist.models.saving import save_model, save_tokenizer
 from raydist.objectives.base import Batch, ReaderOutput, at_least_float32
 
 
@@ -76,10 +77,8 @@ class SpanReader(nn.Module):
 
     def save(self, folder: Path, tokenizer_folder: Path) -> None:
         """A folder that plain transformers opens: AutoModelForQuestionAnswering and AutoTokenizer."""
-        from transformers import AutoTokenizer
-
-        self.question_answering.save_pretrained(folder)
-        AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(folder)
+        save_model(self.question_answering, folder, tokenizer_folder)
+        save_tokenizer(tokenizer_folder, folder)
 
 
 def load_reader(folder: Path, *, attention: str = "auto", dropout: float | None = None, seed: int = 0) -> SpanReader:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from raydist.config import SourceConfig
 from raydist.corpus.examples import plan_splits
-from raydist.corpus.hub import hub_language, load_hub
-from raydist.corpus.paths import expand_paths
+from raydist.corpus.formats import READER_FORMATS
+from raydist.corpus.hub import hub_language, is_saved, load_hub
+from raydist.corpus.paths import expand_paths, files_of_split
 from raydist.corpus.rejected import NOT_AT_OFFSET, UNLABELLED
 from raydist.corpus.rules import choose_rule
 from raydist.draws import Choice, Fold, draw_questions
@@ -32,6 +33,9 @@ from raydist.runs.overlap import check_overlap
 from raydist.runs.rejected import keep_rejected, listed, refuse_too_many
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say
+
+# Names of splits, by the key that a data set stands under.
+SPLITS = {"train": ("train",), "dev": ("validation", "valid", "val", "dev"), "test": ("test",)}
 
 
 def prepare(run: Run, names: Iterable[str]) -> dict[str, WindowSet]:
@@ -63,10 +67,12 @@ def examples_stage(run: Run, name: str, source: SourceConfig) -> Examples | HubE
     data = run.config.data
     language = source.language or (hub_language(source.hub, source.hub_config) if source.hub else None)
     reading = Reading(source.format, language, source.columns, data.repair_offsets, name == "train", data.part_rows)
-    if source.hub:
-        rows = load_hub(source.hub, source.split, source.hub_config)
-        return HubExamples(reading, (source.hub, source.split, source.hub_config), rows._fingerprint, len(rows))
-    places = _files(run, source)
+    splits_of = (source.split,) if source.split else SPLITS.get(name, SPLITS["test"])
+    if hub := source.hub or _saved_folder(run, source):
+        hub_set = (hub, splits_of[0], source.hub_config)
+        rows = load_hub(*hub_set)
+        return HubExamples(reading, hub_set, rows._fingerprint, len(rows))
+    places = _files(run, source, splits_of)
     with said_if_long(f"examples of {name}: looking at the files"):
         splits = plan_splits(
             sorted(places),
@@ -76,7 +82,10 @@ def examples_stage(run: Run, name: str, source: SourceConfig) -> Examples | HubE
             repair_offsets=data.repair_offsets,
             labelled=name == "train",
             scored=name != "train",
+            split=splits_of[-1],
         )
+    if any(READER_FORMATS[split.format].has_splits for split in splits):
+        reading = replace(reading, split=splits[0].split)
     seen = {split.path: split for split in splits}  # a folder, too, may set the language
     with said_if_long(f"examples of {name}: looking whether the files have changed"):
         files = [
@@ -85,12 +94,18 @@ def examples_stage(run: Run, name: str, source: SourceConfig) -> Examples | HubE
     return Examples(reading, tuple(files), tuple((split, places[split.path]) for split in splits))
 
 
-def _files(run: Run, source: SourceConfig) -> dict[str, Place]:
+def _saved_folder(run: Run, source: SourceConfig) -> str | None:
+    """The folder of `save_to_disk` that stands for files."""
+    path = locate(run, source.files[0]).fetch() if len(source.files) == 1 else None
+    return str(path) if path and is_saved(path) else None
+
+
+def _files(run: Run, source: SourceConfig, splits: Sequence[str]) -> dict[str, Place]:
     """Every file of a data set: its path on this node -> its location for any node."""
     places: dict[str, Place] = {}
     for pattern in source.files:
         place = locate(run, pattern)
-        for path in expand_paths([str(place.fetch())]):
+        for path in files_of_split(place.fetch(), splits) or expand_paths([str(place.fetch())]):
             inside = os.path.relpath(path, Place("", place.storage).fetch()) if place.storage else path
             places[path] = Place(inside, place.storage)
     return places
@@ -140,6 +155,8 @@ def _report_rejected(run: Run, name: str, source: SourceConfig, examples: Made) 
     if total.not_extractive:
         fate = "left out" if name == "train" else "they are scored, and no span can answer them"
         say(f"{name}: {total.not_extractive:,} questions have answers that are no piece of the passage (yes, no): {fate}")
+    if total.left_out:
+        say(f"{name}: {total.left_out:,} of {total.questions:,} questions left out: they have no short answer in their passage")
     if total.unlabelled:
         others = f"; {total.impossible:,} others are marked is_impossible" if total.impossible else ""
         way = f". If they have no answer, mark them, or set {set_key(name)}.format=squad_v2"

@@ -52,6 +52,7 @@ class Reading:
     repair_offsets: bool
     labelled: bool
     part_rows: int
+    split: str = field(default="", metadata=LATER)  # of files that have several
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ class CorpusTables(Stage):
     files: tuple[CorpusFile, ...]
     places: tuple[Place, ...] = field(metadata=ASIDE)
     boundaries: Place | None = field(metadata=ASIDE)
+    language: str | None = field(default=None, metadata=LATER)  # of rows that state none
 
     @property
     def parts(self) -> int:
@@ -101,6 +102,7 @@ class CorpusTables(Stage):
             split=self.split,
             columns=self.columns,
             boundaries=self.boundaries.fetch() if self.boundaries else None,
+            language=self.language,
         )
 
     def store(self, opened: OpenSet | RetrievalSet, number: int, folder: Storage) -> Part:

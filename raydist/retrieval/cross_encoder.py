@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from raydist.errors import InputError
 from raydist.models.loading import load_pretrained
+from raydist.models.saving import save_model, save_tokenizer
 from raydist.objectives.pairs import Tokens
 
 TEMPERATURES = (0.01, 100.0)  # the range of a fit
@@ -33,13 +34,9 @@ class CrossEncoder(nn.Module):
 
     def save(self, folder: Path, tokenizer_folder: Path, *, max_length: int = 480) -> None:
         """A folder for AutoModelForSequenceClassification and for sentence-transformers' CrossEncoder, whose scores are p."""
-        from transformers import AutoTokenizer
-
         self.classifier.config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
-        self.classifier.save_pretrained(folder)
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-        tokenizer.model_max_length = max_length
-        tokenizer.save_pretrained(folder)
+        save_model(self.classifier, folder, tokenizer_folder)
+        save_tokenizer(tokenizer_folder, folder, max_length=max_length)
 
 
 def load_cross_encoder(folder: Path, *, attention: str = "auto", dropout: float | None = None, seed: int = 0) -> CrossEncoder:

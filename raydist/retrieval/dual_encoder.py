@@ -23,6 +23,7 @@ from raydist.errors import InputError
 from raydist.models.folders import TOWERS
 from raydist.models.loading import load_pretrained
 from raydist.models.packed import Pooling
+from raydist.models.saving import save_model, save_tokenizer
 from raydist.objectives.base import masked_mean
 from raydist.objectives.pairs import Tokens
 from raydist.retrieval.pooling import KNOWN_MODULES, resolve_pooling
@@ -84,10 +85,8 @@ class DualEncoder(nn.Module):
                 self._save_tower(tower, Path(folder) / name, tokenizer_folder, length, told)
 
     def _save_tower(self, tower: Any, folder: Path, tokenizer_folder: Path, max_length: int, told: dict[str, Any]) -> None:
-        from transformers import AutoTokenizer
-
-        tower.save_pretrained(folder)
-        AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(folder)
+        save_model(tower, folder, tokenizer_folder)
+        save_tokenizer(tokenizer_folder, folder)
         paths = ("", "1_Pooling", "2_Normalize")
         modules = [
             {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{layer}"}

@@ -45,6 +45,7 @@ from raydist.retrieval.mining_stages import (
 from raydist.retrieval.prepare import open_corpora, report_overlap, report_rejected
 from raydist.retrieval.row_stages import DualTrainingRows
 from raydist.runs import trackers
+from raydist.runs.card import write_card
 from raydist.runs.run import Run
 from raydist.runs.training import train_rows
 from raydist.terminal import say
@@ -70,6 +71,7 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
     say_corpora(run, corpora, fresh=fresh)
     cross_encoder, retrievers = train_all(run, corpora["train"], fresh=fresh)
     score_methods(run, cross_encoder, retrievers, corpora)
+    index_own(run, corpora)
 
 
 def train(run: Run, *, fresh: bool = False) -> None:
@@ -121,13 +123,31 @@ def index(run: Run) -> Path:
     else:
         trained = run.config.task == "retriever" and has_model(run.folder)
         made = index_dense(run, corpus, trained_encoder(run) if trained else own_encoder(run))
+    search = {"formula": settings.formula()} if settings.kind == "bm25" else {"search": settings.dense_search()}
+    return _publish(run, corpus, made, search, settings.kind)
+
+
+def index_own(run: Run, corpora: dict[str, Corpus]) -> None:
+    """Leave an index by the trained retriever in the run's folder, of the first corpus that was searched to score it.
+
+    It is there already, among the stages; an index with added documents stays as it is.
+    """
+    name = next(iter(run.config.corpus.test), "train")
+    if not run.folder.is_local or searcher.has_additions(Path(run.folder.path("index"))):
+        return
+    made = index_dense(run, corpora[name], trained_encoder(run))
+    target = _publish(run, corpora[name], made, {"search": run.config.index.dense_search()}, "dense")
+    say(f'ask the index of {name}: raydist search {target.parent} "..."')
+
+
+def _publish(run: Run, corpus: Corpus, made: Made, search: dict[str, Any], kind: str) -> Path:
     target = Path(run.folder.path("index"))
     table = corpus.sentences.folder.local_copy("") / "table"
-    search = {"formula": settings.formula()} if settings.kind == "bm25" else {"search": settings.dense_search()}
     searcher.publish(target, made.folder.local_copy(""), table, search)
-    source = run.config.corpus.train or run.config.corpus.test[name]
-    run.folder.write_json("index/corpus.json", {"format": source.format, "columns": source.columns_of("corpus")})
-    say(f"{settings.kind} index of {corpus.num_sentences:,} sentences")
+    source = run.config.corpus.test.get(corpus.name) or run.config.corpus.train
+    columns = source.columns_of("corpus") if source else {}
+    run.folder.write_json("index/corpus.json", {"format": corpus.tables.identity["format"], "columns": columns})
+    say(f"{kind} index of {corpus.num_sentences:,} sentences")
     return target
 
 
@@ -288,6 +308,7 @@ def score_methods(run: Run, cross_encoder: Run | None, retrievers: dict[str, Run
             assert cross_encoder
             ranked[method] = _rerank(run, cross_encoder, corpus, hits[first], first)
         scores[name] = write_scores(run, corpus, ranked)
+    write_card(run)
     trackers.tell_end(run.config, run.folder)
     return scores
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -259,17 +261,27 @@ def _calibration(run: Run) -> dict[str, Any]:
     return {"temperature": fitted["temperature"]}
 
 
+def _with_kept_lines(mined: Iterable[pa.Table], corpus: Corpus, lines: IO[bytes]) -> Iterator[pa.Table]:
+    """The same tables; the kept pairs of each become lines with texts, and with places in the user's files."""
+    for block, table in enumerate(mined):
+        places = {row["question_id"]: {"file": row["file"], "line": row["line"]} for row in corpus.questions(block).to_pylist()}
+        for row in table.filter(table["kept"]).to_pylist():
+            shown = {name: row[name] for name in ("question_id", "question", "sentence_id", "sentence", "p", "weight")}
+            lines.write((json.dumps({**places[row["question_id"]], **shown}, ensure_ascii=False) + "\n").encode())
+        yield table
+
+
 def _write_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
-    """Write mining/: yield.json, examples.parquet, and silver.parquet with every scored pair of the round. With several
-    rounds, metrics.json keeps the yield of each, and that of the last under the plain names.
+    """Write mining/: yield.json, examples.parquet, silver.parquet with every scored pair of the round, and silver.jsonl with
+    the kept ones. With several rounds, metrics.json keeps the yield of each, and that of the last under the plain names.
     """
     mining, sentences, threshold = run.config.mining, corpus.sentence_table(), _threshold(run)
     answers = sample_answers(run, corpus)
     rows = (mined_table(table, corpus.questions(block), sentences, answers) for block, table in enumerate(silver.tables()))
-    with run.folder.writing("mining/silver.parquet") as file:
+    with run.folder.writing("mining/silver.parquet") as file, run.folder.writing("mining/silver.jsonl") as lines:
         selection = write_selection(
             file,
-            rows,
+            _with_kept_lines(rows, corpus, lines),
             corpus.num_gold,
             sentences=sentences,
             threshold=threshold,

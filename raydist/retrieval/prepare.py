@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
 from raydist.config import CORPUS_COLUMNS, CorpusSource
+from raydist.corpus.formats import CORPUS_FORMATS
+from raydist.corpus.formats.base import ChecksFiles, CorpusFiles, CorpusInFolder
+from raydist.corpus.formats.zipped import unpack_beir
 from raydist.corpus.paths import expand_paths
 from raydist.corpus.recognise import language_of
+from raydist.corpus.recognise_corpus import corpus_format
 from raydist.errors import InputError
 from raydist.files.stage import Made
-from raydist.files.storage import Place, file_digest, read_parquet
+from raydist.files.storage import Place, Storage, file_digest, fingerprint, read_parquet, writing_to
 from raydist.judgements.reading import read_judgements
 from raydist.retrieval.corpus_stages import (
     Corpus,
@@ -34,15 +42,16 @@ from raydist.runs.locate import SAMPLE, locate
 from raydist.runs.overlap import check_overlap
 from raydist.runs.rejected import keep_rejected, listed, refuse_too_many
 from raydist.runs.run import Run
+from raydist.runs.stages import StageUse
 from raydist.terminal import said_if_long, say
 
 
 def open_corpora(run: Run, names: Iterable[str] | None = None, *, with_questions: bool = True) -> dict[str, Corpus]:
     """Read and check corpora ("train", with its dev, and the test sets by name), and put their sentences in order on disk."""
     sources = _sources(run, names)
-    if with_questions:
-        _check_questions(sources)
     stages = {name: (corpus_stage(run, name, source), f"corpus {name}") for name, source in sources.items()}
+    if with_questions:
+        _check_questions({name: stage.format for name, (stage, _) in stages.items()})
     tables = run.make_all(stages, label="read corpus")
     counts = {name: CorpusCounts(**made.manifest.parts[0].info) for name, made in tables.items()}
     for name, made in tables.items():
@@ -129,9 +138,9 @@ def _sources(run: Run, names: Iterable[str] | None) -> dict[str, CorpusSource]:
     return {name: source for name, source in sources.items() if name in wanted} | dev
 
 
-def _check_questions(sources: dict[str, CorpusSource]) -> None:
-    for name, source in sources.items():
-        if source.format == "documents":
+def _check_questions(formats: dict[str, str]) -> None:
+    for name, format in formats.items():
+        if format == "documents":
             raise InputError(
                 f"corpus {name}: format documents has no questions with gold answers, which mining, training and evaluation "
                 "need; give a set that has (format beir or tables, say), or make an index of it: raydist index"
@@ -140,49 +149,91 @@ def _check_questions(sources: dict[str, CorpusSource]) -> None:
 
 def corpus_stage(run: Run, name: str, source: CorpusSource) -> CorpusTables:
     """The stage that reads a corpus."""
-    places = tuple(locate(run, file) for file in source.files)
+    places = tuple(_unpacked(run, locate(run, file)) for file in source.files)
     boundaries = locate(run, source.boundaries) if source.boundaries else None
     paths = [place.fetch() for place in (*places, *_some(boundaries))]
     for path in paths:
         if not any(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor)))):
             raise InputError(f"corpus {name}: there is no {path}; relative names start at data.root ({run.config.data.root!r})")
-    files = [file for path in paths[: len(places)] for file in _files_of(path, source)]
+    own = paths[: len(places)]
+    format = corpus_format(own, source.columns) if source.format == "auto" else source.format
+    columns = {table: source.columns_of(table) for table in CORPUS_COLUMNS.get(format, {})}
+    try:
+        if source.columns and not columns:
+            raise InputError(f"columns: {own[0]} is of format {format}, which has names of its own; leave them out")
+        if isinstance(checking := CORPUS_FORMATS[format], ChecksFiles):
+            checking.check(CorpusFiles(own, source.split, columns))
+        files = [file for path in own for file in _files_of(path, format, source.split)]
+    except InputError as error:
+        raise InputError(f"corpus {name}: {error}") from None
     with said_if_long(f"corpus {name}: looking whether the files have changed"):
-        known = tuple(_known_file(file, source) for file in [*files, *paths[len(places) :]])
+        known = tuple(_known_file(file, format) for file in [*files, *paths[len(places) :]])
     return CorpusTables(
-        format=source.format,
+        format=format,
         split=source.split,
-        columns={table: source.columns_of(table) for table in CORPUS_COLUMNS.get(source.format, {})},
+        columns=columns,
         questions=source.questions,
         seed=run.config.data.seed,
         files=known,
         places=places,
         boundaries=boundaries,
+        language=source.language or (language_of(str(files[0])) if format == "msmarco" else None),
     )
+
+
+def _unpacked(run: Run, place: Place) -> Place:
+    """A place; for a zipped BEIR set the folder of the storage into which it is unpacked, once."""
+    path = place.fetch()
+    if path.suffix != ".zip" or not path.is_file():
+        return place
+    folder = f"stages/unpacked-{fingerprint({'zip': file_digest(path)})}"
+    is_there = run.storage.exists(f"{folder}/unpacked.json")
+    run.use(StageUse(folder, f"{path.name}, unpacked", reused=is_there))
+    if not is_there:
+        say(f"{path.name}: unpacking into {folder}")
+        _unpack(run.storage, path, folder)
+    return Place("", run.storage.at(folder).uri)
+
+
+def _unpack(storage: Storage, path: Path, folder: str) -> None:
+    beside = Path(storage.path(f"{folder}.{uuid4().hex}.tmp")) if storage.is_local else None
+    target = beside or Path(tempfile.mkdtemp())
+    try:
+        with writing_to(target):
+            target.mkdir(parents=True, exist_ok=True)
+            unpack_beir(path, target)
+            (target / "unpacked.json").write_text(json.dumps({"file": path.name}))
+            if beside:
+                os.replace(beside, storage.path(folder))
+            else:
+                storage.upload(target, folder, last="unpacked.json")
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
 
 
 def _some(place: Place | None) -> list[Place]:
     return [place] if place else []
 
 
-def _known_file(file: Path, source: CorpusSource) -> CorpusFile:
+def _known_file(file: Path, format: str) -> CorpusFile:
     """A file's identity; format squad splits sentences by language, which a folder's name may give."""
-    return CorpusFile(file.name, file_digest(file), language_of(str(file)) if source.format == "squad" else None)
+    return CorpusFile(file.name, file_digest(file), language_of(str(file)) if format == "squad" else None)
 
 
-def _files_of(path: Path, source: CorpusSource) -> list[Path]:
+def _files_of(path: Path, format: str, split: str) -> list[Path]:
     """The files behind a name: one, those of a glob, or those in a folder that its format reads."""
     if not path.is_dir():
         return sorted(path.parent.glob(path.name))
-    beir = ("corpus.jsonl*", "queries.jsonl*", f"qrels/{source.split}.tsv*")
-    patterns = beir if source.format == "beir" else ("*",)
-    return sorted(file for pattern in patterns for file in path.glob(pattern) if file.is_file())
+    in_folder = CORPUS_FORMATS[format]
+    if not isinstance(in_folder, CorpusInFolder):
+        return sorted(file for file in path.glob("*") if file.is_file())
+    return sorted(in_folder.files_of(path, split))
 
 
 def sample_answers(run: Run, corpus: Corpus) -> Answers | None:
     """Right answers beside gold; only the embedded sample lists them."""
     source = run.config.corpus.train
-    if source is None or source.format != "beir" or not source.files[0].startswith(SAMPLE):
+    if source is None or not source.files[0].startswith(SAMPLE):
         return None
     file = locate(run, f"{SAMPLE}restated.jsonl").fetch()
     if not file.is_file():

@@ -37,7 +37,7 @@ def publish(folder: Path, index: Path, table: Path, search: dict[str, Any]) -> N
 
     `search` holds this folder's search settings ({"formula": BM25's} or {"search": a dense index's}); the index has none.
     """
-    if (folder / "index.json").is_file() and len(_tables(folder)) > 1:
+    if has_additions(folder):
         raise InputError(f"{folder} holds documents that were added to it; delete it first, or give the run another name")
     facts = json.loads((index / "index.json").read_text())
     # only the files in force: a stage folder also has parts, and leftovers of killed commands
@@ -51,6 +51,11 @@ def publish(folder: Path, index: Path, table: Path, search: dict[str, Any]) -> N
                 except OSError:
                     shutil.copy2(file, beside / name / file.name)
         put_in_force(beside, facts | search)
+
+
+def has_additions(folder: Path) -> bool:
+    """Whether a folder is an index to which documents were added."""
+    return (folder / "index.json").is_file() and len(_tables(folder)) > 1
 
 
 def _tables(folder: Path) -> list[Path]:

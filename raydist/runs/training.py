@@ -13,6 +13,7 @@ from raydist.errors import InputError
 from raydist.files.storage import folder_digest, has_model
 from raydist.models.folders import is_folder
 from raydist.runs import trackers
+from raydist.runs.card import write_card
 from raydist.runs.idle import say_idle
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say
@@ -52,6 +53,7 @@ def train_rows(run: Run, sets: Mapping[str, TrainingSet], *, fresh: bool = False
             )
         if before["done"] and has_model(run.folder):
             say(f"train: already done ({before['fitted']['steps']:,} steps)")
+            finish(run)
             return
     say_idle(run.config, sets["train"].rows)
     run.save_config()
@@ -63,6 +65,15 @@ def train_rows(run: Run, sets: Mapping[str, TrainingSet], *, fresh: bool = False
         raise
     run.add_metrics({f"train.{key}": value for key, value in fitted.items()})
     run.folder.write_json("training.json", {"identity": identity, "done": True, "fitted": fitted})
+    finish(run)
+
+
+def finish(run: Run) -> None:
+    """What a whole model leaves to be done: its card, and no checkpoints, from which nobody would resume."""
+    write_card(run)
+    if not run.config.train.keep_finished:
+        run.folder.delete("checkpoints")
+        run.folder.delete("best")
 
 
 def is_trained(run: Run) -> bool:

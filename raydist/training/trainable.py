@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from raydist.corpus.rules import choose_rule
 from raydist.draws import choose_rows, text_hashes
 from raydist.files.stage import Made
 from raydist.models.folders import model_folder, tower_folder
+from raydist.models.saving import write_settings
 from raydist.objectives.base import world_size
 from raydist.objectives.ranking import CrossEntropy, Ranking
+from raydist.reader.answers import ReadingSettings
 from raydist.reader.evaluate import examples_of, with_unique_ids
 from raydist.reader.metrics import score_predictions
 from raydist.reader.predict import length_batches, predict_examples
@@ -104,6 +107,7 @@ class TrainableReader(Trainable):
 
     def save(self, task: ReaderTask, folder: Path) -> None:
         task.reader.save(folder, self.folder)
+        write_settings(folder, "reader", asdict(ReadingSettings.of_run(self.config.data, self.config.predict, 0.0)))
 
     def remarks(self) -> list[str]:
         if self.config.model.attention == "eager" or not forces_eager(self.config):
@@ -182,7 +186,10 @@ class TrainableCrossEncoder(Trainable):
         return CrossEncoderTask(cross_encoder, CrossEntropy())
 
     def save(self, task: CrossEncoderTask, folder: Path) -> None:
-        task.cross_encoder.save(folder, self.folder, max_length=self.config.cross_encoder.max_length)
+        given = self.config.cross_encoder
+        task.cross_encoder.save(folder, self.folder, max_length=given.max_length)
+        lengths = {"max_length": given.max_length, "max_question_length": given.max_question_length}
+        write_settings(folder, "cross_encoder", lengths | {"answer_context": given.answer_context})
 
     def evaluation(self) -> Evaluation | None:
         rows = CrossRows(self.sets["dev"].files())
@@ -256,3 +263,4 @@ class TrainableRetriever(Trainable):
         lengths = {"max_question_length": given.max_question_length, "max_answer_length": given.max_answer_length}
         prefixes = resolve_prefixes(given.question_prefix, given.answer_prefix, self.folder)
         task.encoder.save(folder, self.tokenizer_folder, **lengths, prefixes=prefixes)
+        write_settings(folder, "retriever", lengths | {"answer_context": given.answer_context, "prefixes": dict(prefixes)})

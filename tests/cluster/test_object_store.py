@@ -104,7 +104,7 @@ def test_a_whole_run_with_its_storage_on_an_object_store(s3, raydist, tmp_path):
     """Ray's own files, too: checkpoints are there, and nothing of the run is on this machine but copies in the cache."""
     storage = s3.uri("runs")
     environment = os.environ | {"RAYDIST_CACHE": str(tmp_path / "cache")}
-    command = ("run", "debug_reader", f"storage={storage}", "name=far", "train.checkpoint_every=10")
+    command = ("run", "debug_reader", f"storage={storage}", "name=far", "train.checkpoint_every=10", "train.keep_finished=true")
     code, out, err = raydist(*command, timeout=600, env=environment)
     assert code == 0, out + err
     run = Storage(storage).at("far")

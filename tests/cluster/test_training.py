@@ -37,6 +37,7 @@ STEPS = (
     "train.max_steps=24",
     "train.epochs=2",
     "train.checkpoint_every=5",
+    "train.keep_finished=true",
     "train.evaluate_every=12",
     "train.dev_questions=20",
     "optim.lr=1e-3",

@@ -33,7 +33,7 @@ def test_weights_depend_on_the_whole_of_model_and_optimizer_and_on_most_of_train
         *(f"optim.{name}" for name in ("lr", "weight_decay", "betas", "eps", "clip_norm", "schedule", "final_lr_share")),
         *("optim.warmup_share", "optim.warmup_steps", "optim.warmup_examples"),
     }
-    left_out = {"train.keep_checkpoints", "train.checkpoint_every", "train.log_every"}
+    left_out = {"train.keep_checkpoints", "train.keep_finished", "train.checkpoint_every", "train.log_every"}
     assert of_sections(settings, "train") == {f"train.{name}" for name in type(Config().train).model_fields} - left_out
 
 

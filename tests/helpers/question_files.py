@@ -40,7 +40,7 @@ def write(path, content, packed=False):
 def read(path, **options):
     [split] = plan_splits([path], **options)
     examples, rejected, counts = read_split(split)
-    assert counts.questions == len(examples) + counts.questions_rejected + counts.not_extractive
+    assert counts.questions == len(examples) + counts.questions_rejected + counts.not_extractive + counts.left_out
     assert sum(counts.reasons.values()) == len(rejected) == counts.questions_rejected + counts.answers_rejected
     for example in examples:
         for answer in example.answers:

@@ -219,7 +219,13 @@ def test_the_exported_reader_is_plain_and_gives_the_same_answers(storage):
 
 
 def test_training_stops_early_and_keeps_the_model_of_its_best_step(storage):
-    settings = ("train.evaluate_every=2", "train.early_stop=1", "train.checkpoint_every=2", "train.keep_checkpoints=20")
+    settings = (
+        "train.evaluate_every=2",
+        "train.early_stop=1",
+        "train.checkpoint_every=2",
+        "train.keep_checkpoints=20",
+        "train.keep_finished=true",
+    )
     run = trained(storage, *settings, "name=early", "train.choose=best", "train.log_every=3", "optim.lr=1e-7")
     fitted = run.folder.read_json("fitted.json")
     assert fitted["steps"] == 4  # the second evaluation was not better than the first

@@ -11,16 +11,22 @@ from typing import Any
 
 from raydist.corpus.formats.base import Container, CorpusFiles, CorpusFormat, CorpusOfRows, ReaderFormat
 from raydist.corpus.formats.beir import Beir
+from raydist.corpus.formats.chinese import Cmrc, DuReader
 from raydist.corpus.formats.documents import Documents
 from raydist.corpus.formats.flat import Flat
 from raydist.corpus.formats.hotpotqa import HotpotQa
 from raydist.corpus.formats.mrqa import Mrqa
+from raydist.corpus.formats.msmarco import MsMarco
+from raydist.corpus.formats.natural_questions import NaturalQuestions
+from raydist.corpus.formats.newsqa import NewsQa
 from raydist.corpus.formats.pairs import Pairs
 from raydist.corpus.formats.qed import Qed
 from raydist.corpus.formats.reader_files import ReaderFiles
 from raydist.corpus.formats.reqa import Reqa
 from raydist.corpus.formats.squad import Squad, SquadV2
 from raydist.corpus.formats.tables import Tables
+from raydist.corpus.formats.triviaqa import TriviaQa
+from raydist.corpus.formats.tydiqa import TydiQa
 from raydist.corpus.messages import nearest
 from raydist.corpus.open_set import OpenSet, RetrievalSet
 from raydist.errors import InputError
@@ -28,7 +34,13 @@ from raydist.errors import InputError
 READER_FORMATS: dict[str, ReaderFormat] = {  # the first that recognises a row wins
     "squad": Squad(),
     "squad_v2": SquadV2(),
+    "newsqa": NewsQa(),
     "qed": Qed(),
+    "natural_questions": NaturalQuestions(),
+    "tydiqa": TydiQa(),
+    "triviaqa": TriviaQa(),
+    "cmrc": Cmrc(),
+    "dureader": DuReader(),
     "mrqa": Mrqa(),
     "hotpotqa": HotpotQa(),
     "qa": Flat(),
@@ -42,6 +54,7 @@ CORPUS_FORMATS: dict[str, CorpusFormat] = {
     "pairs": Pairs(),
     "squad": ReaderFiles(),
     "tables": Tables(),
+    "msmarco": MsMarco(),
     "documents": Documents(),
 }
 
@@ -53,10 +66,11 @@ def open_corpus(
     split: str = "train",
     columns: Mapping[str, Mapping[str, str]] | None = None,
     boundaries: Path | None = None,
+    language: str | None = None,
 ) -> OpenSet | RetrievalSet:
     """A corpus, questions and gold answers; large parts are streamed."""
     check_format(format, CORPUS_FORMATS)
-    return CORPUS_FORMATS[format].open(CorpusFiles(paths, split, columns or {}, boundaries))
+    return CORPUS_FORMATS[format].open(CorpusFiles(paths, split, columns or {}, boundaries, language))
 
 
 def open_additions(paths: Sequence[Path], format: str, columns: Mapping[str, str] | None = None) -> OpenSet:

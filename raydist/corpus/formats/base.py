@@ -23,6 +23,7 @@ class ReaderFormat:
     own_columns: ClassVar[bool] = True  # its columns have fixed names: none are required or mapped
     also_reads: ClassVar[frozenset[str]] = frozenset()  # recognised formats that may be read as this one
     unanswered_is_impossible: ClassVar[bool] = False
+    has_splits: ClassVar[bool] = False  # one file holds the questions of several splits
 
     def recognises(self, row: Mapping[str, Any], names: Mapping[str, str]) -> bool:
         """Whether a row is of this format; `names`: the file's names of columns.COLUMNS."""
@@ -35,6 +36,9 @@ class ReaderFormat:
     def recognises_document(self, document: Mapping[str, Any], as_row: str) -> bool:
         """Whether a JSON object is of this format; `as_row`: its format as a row, or empty."""
         return False
+
+    def check_beside(self, path: Path) -> None:
+        """Require what a file of this format needs beside it; raises InputError, before anything is read."""
 
     def begins(self, text: str) -> bool:
         """Whether a file with this beginning is certainly of this format; saves a second read."""
@@ -57,6 +61,7 @@ class CorpusFiles:
     split: str = "train"  # of the questions and gold answers
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of each table: our name -> the file's
     boundaries: Path | None = None  # of sentences, by MultiReQA
+    language: str | None = None  # of rows that state none
 
     def exactly(self, *names: str) -> Sequence[Path]:
         """The paths; their number must match the names."""
@@ -70,6 +75,24 @@ class CorpusFormat(Protocol):
 
     def open(self, files: CorpusFiles) -> OpenSet | RetrievalSet:
         """The corpus; raises InputError if the files are not of this format."""
+        ...
+
+
+@runtime_checkable
+class CorpusInFolder(CorpusFormat, Protocol):
+    """A format whose files may be a folder with names of its own."""
+
+    def files_of(self, folder: Path, split: str) -> list[Path]:
+        """The files of a split; raises InputError if some are missing, with the splits that are there."""
+        ...
+
+
+@runtime_checkable
+class ChecksFiles(CorpusFormat, Protocol):
+    """A format that sees by the first rows whether files are its own."""
+
+    def check(self, files: CorpusFiles) -> None:
+        """Raise InputError if files are not of this format, before a corpus of any size is read."""
         ...
 
 

@@ -18,8 +18,9 @@ from raydist.corpus.cutting import Spans, fits, sentence_row
 from raydist.corpus.formats.base import CorpusFiles
 from raydist.corpus.formats.tables import corpus_rows, read_judged, whole_row
 from raydist.corpus.ids import KnownIds
+from raydist.corpus.messages import some
 from raydist.corpus.open_set import Block, Judged, OpenSet
-from raydist.corpus.paths import check_there
+from raydist.corpus.paths import check_there, with_or_without_gz
 from raydist.corpus.rejected import DUPLICATE_ID, WRONG_BOUNDARY
 from raydist.corpus.schemas import PASSAGE_SCHEMA, SENTENCE_SCHEMA
 from raydist.errors import InputError
@@ -33,7 +34,15 @@ class Beir:
         (folder,) = files.exactly("folder")
         if not folder.is_dir():
             raise InputError(f"{folder} is no folder; format beir wants one with corpus.jsonl, queries.jsonl and qrels/")
-        return open_beir(folder, files.split)
+        return open_beir(folder, files.split, files.language)
+
+    def files_of(self, folder: Path, split: str) -> list[Path]:
+        files = [with_or_without_gz(folder / name) for name in ("corpus.jsonl", "queries.jsonl", f"qrels/{split}.tsv")]
+        check_there(*files[:2])
+        if not files[2].is_file():
+            splits = sorted({file.name.partition(".")[0] for file in (folder / "qrels").glob("*.tsv*")})
+            raise InputError(f"{folder} has no gold of the split {split!r}, only of {some(splits)}: set `split` to one of them")
+        return files
 
     def open_rows(self, paths: Sequence[Path], columns: Mapping[str, str]) -> OpenSet:
         check_there(*paths)
@@ -41,23 +50,19 @@ class Beir:
         return OpenSet(", ".join(map(str, paths)), _beir_blocks(paths, rejected), Judged, rejected)
 
 
-def open_beir(folder: Path, split: str = "test") -> OpenSet:
+def open_beir(folder: Path, split: str = "test", language: str | None = None) -> OpenSet:
     """The corpus, and the questions and gold of a split."""
-    folder = Path(folder)
-    corpus, questions, gold = (
-        next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), folder / name)
-        for name in ("corpus.jsonl", "queries.jsonl", f"qrels/{split}.tsv")
-    )
-    check_there(corpus, questions, gold)
+    corpus, questions, gold = Beir().files_of(Path(folder), split)
     rejected: list[Rejected] = []
     gold_columns = {"question_id": "query-id", "sentence_id": "corpus-id", "relevance": "score"}
-    judged = partial(read_judged, questions, gold, {"question_id": "_id"}, gold_columns, rejected, split_by_gold=True)
-    return OpenSet(str(corpus), _beir_blocks([corpus], rejected), judged, rejected)
+    ids = {"question_id": "_id"}
+    judged = partial(read_judged, questions, gold, ids, gold_columns, rejected, split_by_gold=True, language=language)
+    return OpenSet(str(corpus), _beir_blocks([corpus], rejected, language), judged, rejected)
 
 
-def _beir_blocks(paths: Sequence[Path], rejected: list[Rejected]) -> Iterator[Block]:
+def _beir_blocks(paths: Sequence[Path], rejected: list[Rejected], default: str | None = None) -> Iterator[Block]:
     documents = KnownIds()
-    for path, block in corpus_rows(paths, {"sentence_id": "_id"}, rejected):
+    for path, block in corpus_rows(paths, {"sentence_id": "_id"}, rejected, default):
         spans_of = [_named_spans(row, kept["text"]) for kept, row in block]
         is_new = iter(documents.add([kept["sentence_id"] for (kept, _), spans in zip(block, spans_of) if spans]))
         lines, rows, passages = [], [], []

@@ -25,24 +25,26 @@ class Documents:
 
     def open(self, files: CorpusFiles) -> OpenSet:
         paths = [Path(file) for file in expand_paths([str(path) for path in files.paths])]
-        return open_documents(paths, files.columns.get("corpus"))
+        return open_documents(paths, files.columns.get("corpus"), files.language)
 
     def open_rows(self, paths: Sequence[Path], columns: Mapping[str, str]) -> OpenSet:
         return open_documents(paths, columns)
 
 
-def open_documents(paths: Sequence[Path], columns: Mapping[str, str] | None = None) -> OpenSet:
+def open_documents(paths: Sequence[Path], columns: Mapping[str, str] | None = None, language: str | None = None) -> OpenSet:
     """``columns``: our name -> the file's."""
     check_there(*paths)
     rejected: list[Rejected] = []
-    return OpenSet(", ".join(map(str, paths)), _document_blocks(paths, columns or {}, rejected), Judged, rejected)
+    return OpenSet(", ".join(map(str, paths)), _document_blocks(paths, columns or {}, rejected, language), Judged, rejected)
 
 
-def _document_blocks(paths: Sequence[Path], columns: Mapping[str, str], rejected: list[Rejected]) -> Iterator[Block]:
+def _document_blocks(
+    paths: Sequence[Path], columns: Mapping[str, str], rejected: list[Rejected], language: str | None
+) -> Iterator[Block]:
     known = KnownIds()
     for path in map(Path, paths):
         names = _id_column(path) | dict(columns)
-        for block in read_table(path, _DOCUMENT, names, what="document", rejected=rejected):
+        for block in read_table(path, _DOCUMENT, names, what="document", rejected=rejected, language=language):
             lines = block["line"].to_pylist()
             documents = whole_and_new(block, "document", EMPTY_DOCUMENT, str(path), lines, known, rejected)
             passages = cut_documents(documents)

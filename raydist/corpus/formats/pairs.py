@@ -27,10 +27,10 @@ class Pairs:
 
     def open(self, files: CorpusFiles) -> RetrievalSet:
         (path,) = files.exactly("file")
-        return read_answer_pairs(path)
+        return read_answer_pairs(path, files.language or "en")
 
 
-def read_answer_pairs(path: Path) -> RetrievalSet:
+def read_answer_pairs(path: Path, language: str = "en") -> RetrievalSet:
     """Answers as sentences, and their questions."""
     path = Path(path)
     questions, answers, ids = load_lists(path, ("questions", "answers", "question_ids"))
@@ -52,9 +52,9 @@ def read_answer_pairs(path: Path) -> RetrievalSet:
                 Rejected(str(path), line, id, "question", DUPLICATE_ID, f"asks {question!r}, before {asked[id]['text']!r}")
             )
             continue
-        asked.setdefault(id, {"text": question, "language": "en", **where})
+        asked.setdefault(id, {"text": question, "language": language, **where})
         sentence_id = passage_id(answer)
-        sentences.setdefault(sentence_id, (line, sentence_row(sentence_id, answer)))
+        sentences.setdefault(sentence_id, (line, sentence_row(sentence_id, answer, language=language)))
         judged.append({"sentence_id": sentence_id, "relevance": 1, **where})
     lines, rows = [line for line, _ in sentences.values()], [row for _, row in sentences.values()]
     block = Block(str(path), lines, pa.Table.from_pylist(rows, SENTENCE_SCHEMA), PASSAGE_SCHEMA.empty_table())

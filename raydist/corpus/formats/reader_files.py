@@ -29,7 +29,7 @@ class ReaderFiles:
     def open(self, files: CorpusFiles) -> RetrievalSet:
         from raydist.corpus.examples import read_files  # circular: it uses the table of formats that includes this one
 
-        examples, rejected = read_files([str(path) for path in files.paths])
+        examples, rejected = read_files([str(path) for path in files.paths], files.language)
         boundaries = read_boundaries(files.boundaries, examples) if files.boundaries else None
         found = sentences_of_examples(examples, boundaries)
         found.rejected[:0] = rejected

@@ -22,23 +22,24 @@ class Reqa:
 
     def open(self, files: CorpusFiles) -> RetrievalSet:
         (path,) = files.exactly("file")
-        return read_reqa(path)
+        return read_reqa(path, files.language or "en")
 
 
-def read_reqa(path: Path) -> RetrievalSet:
+def read_reqa(path: Path, language: str = "en") -> RetrievalSet:
     """Candidates, questions, and their ground truths."""
     path = Path(path)
     questions, candidates, truths = load_lists(path, ("questions", "candidates", "ground_truths"))
     if len(questions) != len(truths):
         raise InputError(f"{path} has {len(questions)} questions and {len(truths)} ground_truths; wanted one for each")
     rejected: list[Rejected] = []
-    rows = [sentence_row(f"s{place:08d}", text if is_text(text) else "") for place, text in enumerate(candidates)]
+    texts = (text if is_text(text) else "" for text in candidates)
+    rows = [sentence_row(f"s{place:08d}", text, language=language) for place, text in enumerate(texts)]
     sentences = pa.Table.from_pylist(rows, SENTENCE_SCHEMA)
     asked, judged = [], []
     for line, (text, places) in enumerate(zip(questions, truths), 1):
         id = f"q{line - 1:08d}"
         where = {"file": str(path), "line": line, "question_id": id}
-        asked.append({"text": text if is_text(text) else "", "language": "en", **where})
+        asked.append({"text": text if is_text(text) else "", "language": language, **where})
         for place in places if isinstance(places, list) else [places]:
             if isinstance(place, int):
                 judged.append({"sentence_id": f"s{place:08d}", "relevance": 1, **where})

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from raydist.corpus.checks import ExampleChecks
 from raydist.corpus.formats.flat import Flat
+from raydist.corpus.formats.newsqa import STORY_KEY, has_stories
 from raydist.corpus.messages import kind, nearest, some
 from raydist.corpus.rejected import Fault
 from raydist.errors import InputError
@@ -27,10 +28,12 @@ class Squad(Flat):
         return False
 
     def recognises_document(self, document: Mapping[str, Any], as_row: str) -> bool:
-        return "data" in document and as_row in ("", "mrqa")  # a row, too, may have a key `data`
+        if "data" not in document or has_stories(document):
+            return False
+        return as_row in ("", "mrqa")  # a row, too, may have a key `data`
 
     def begins(self, text: str) -> bool:
-        return bool(_START.match(text))
+        return bool(_START.match(text)) and STORY_KEY not in text
 
     def add_document(self, document: dict[str, Any], checks: ExampleChecks) -> None:
         ordinal = 0

@@ -32,7 +32,13 @@ class Tables:
 
     def open(self, files: CorpusFiles) -> OpenSet:
         corpus, questions, gold = files.exactly("corpus", "questions", "gold")
-        return open_tables(corpus, questions, gold, files.columns)
+        return open_tables(corpus, questions, gold, files.columns, files.language)
+
+    def check(self, files: CorpusFiles) -> None:
+        """Require three tables with the wanted columns."""
+        wanted = {"corpus": _ROW, "questions": _QUESTION, "gold": _JUDGEMENT}
+        for path, (table, names) in zip(files.exactly(*wanted), wanted.items()):
+            next(read_table(path, names, files.columns.get(table), block_rows=1), None)
 
     def open_rows(self, paths: Sequence[Path], columns: Mapping[str, str]) -> OpenSet:
         check_there(*paths)
@@ -45,28 +51,31 @@ def open_tables(
     questions: Path,
     gold: Path,
     columns: Mapping[str, Mapping[str, str]] | None = None,
+    language: str | None = None,
 ) -> OpenSet:
     """``columns``: for each of "corpus", "questions" and "gold", our column names -> the file's."""
     check_there(corpus, questions, gold)
     rejected: list[Rejected] = []
     names = columns or {}
-    judged = partial(read_judged, questions, gold, names.get("questions"), names.get("gold"), rejected)
-    return OpenSet(str(corpus), _row_blocks([corpus], names.get("corpus"), rejected), judged, rejected)
+    judged = partial(read_judged, questions, gold, names.get("questions"), names.get("gold"), rejected, language=language)
+    return OpenSet(str(corpus), _row_blocks([corpus], names.get("corpus"), rejected, language), judged, rejected)
 
 
-def _row_blocks(paths: Sequence[Path], columns: Mapping[str, str] | None, rejected: list[Rejected]) -> Iterator[Block]:
-    for path, block in corpus_rows(paths, columns, rejected):
+def _row_blocks(
+    paths: Sequence[Path], columns: Mapping[str, str] | None, rejected: list[Rejected], language: str | None = None
+) -> Iterator[Block]:
+    for path, block in corpus_rows(paths, columns, rejected, language):
         rows = [whole_row(kept) for kept, _ in block]
         sentences = pa.Table.from_pylist(rows, SENTENCE_SCHEMA)
         yield Block(str(path), [kept["line"] for kept, _ in block], sentences, PASSAGE_SCHEMA.empty_table())
 
 
 def corpus_rows(
-    paths: Sequence[Path], columns: Mapping[str, str] | None, rejected: list[Rejected]
+    paths: Sequence[Path], columns: Mapping[str, str] | None, rejected: list[Rejected], language: str | None = None
 ) -> Iterator[tuple[Path, list[tuple[dict[str, Any], dict[str, Any]]]]]:
     """Blocks of the rows of a corpus: under our names, and raw."""
     for path in map(Path, paths):
-        for block in in_blocks(wanted_rows(path, _ROW, columns, "sentence", rejected)):
+        for block in in_blocks(wanted_rows(path, _ROW, columns, "sentence", rejected, language)):
             yield path, block
 
 
@@ -84,10 +93,24 @@ def read_judged(
     rejected: list[Rejected],
     *,
     split_by_gold: bool = False,
+    language: str | None = None,
 ) -> Judged:
     """Questions and gold from a table of each; with ``split_by_gold`` only questions with a line in gold."""
-    asked = _with_file(questions, _QUESTION, question_columns, "question", rejected)
+    asked = _with_file(questions, _QUESTION, question_columns, "question", rejected, language)
     lines = _with_file(gold, _JUDGEMENT, gold_columns, "gold", rejected)
+    return judged_by(questions, gold, asked, lines, rejected, split_by_gold=split_by_gold)
+
+
+def judged_by(
+    questions: Path,
+    gold: Path,
+    asked: list[dict[str, Any]],
+    lines: list[dict[str, Any]],
+    rejected: list[Rejected],
+    *,
+    split_by_gold: bool,
+) -> Judged:
+    """The questions, or only those with a line in gold, and the lines that are gold."""
     about = {row["question_id"] for row in lines} | {row.id for row in rejected if row.what == "gold"}
     here = [row for row in asked if row["question_id"] in about]
     if asked and not here:
@@ -99,7 +122,12 @@ def read_judged(
 
 
 def _with_file(
-    path: Path, wanted: Sequence[str], columns: Mapping[str, str] | None, what: str, rejected: list[Rejected]
+    path: Path,
+    wanted: Sequence[str],
+    columns: Mapping[str, str] | None,
+    what: str,
+    rejected: list[Rejected],
+    language: str | None = None,
 ) -> list[dict[str, Any]]:
-    blocks = read_table(path, wanted, columns, what=what, rejected=rejected)
+    blocks = read_table(path, wanted, columns, what=what, rejected=rejected, language=language)
     return [{**row, "file": str(path)} for block in blocks for row in block.to_pylist()]

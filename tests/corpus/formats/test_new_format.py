@@ -171,8 +171,8 @@ def test_the_config_has_the_formats_of_the_tables(monkeypatch):
         return set(section.model_json_schema()["properties"]["format"]["enum"])
 
     assert formats(SourceConfig) == {"auto", *READER_FORMATS}
-    assert formats(CorpusSource) == set(CORPUS_FORMATS)
-    with pytest.raises(ConfigError, match=r"corpus\.train\.format: should be 'beir', .* or 'documents', got 'poems'"):
+    assert formats(CorpusSource) == {"auto", *CORPUS_FORMATS}
+    with pytest.raises(ConfigError, match=r"corpus\.train\.format: should be 'auto', 'beir', .* or 'documents', got 'poems'"):
         override(Config(), {"corpus.train": {"files": "poems.txt", "format": "poems"}})
     monkeypatch.setitem(CORPUS_FORMATS, "poems", Poems())
     changed = override(Config(), {"corpus.train": {"files": "poems.txt", "format": "poems"}})
@@ -181,4 +181,4 @@ def test_the_config_has_the_formats_of_the_tables(monkeypatch):
 
 def test_rows_are_added_to_the_formats_whose_corpus_is_files_of_rows():
     of_rows = {name for name, format in CORPUS_FORMATS.items() if isinstance(format, CorpusOfRows)}
-    assert of_rows == {"beir", "tables", "documents"}
+    assert of_rows == {"beir", "tables", "msmarco", "documents"}
