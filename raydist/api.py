@@ -242,7 +242,8 @@ def _opened(config: str | Path | Config, overrides: Overrides, ray: bool | str, 
 
         if isinstance(ray, str):
             loaded = override(loaded, {"cluster.address": ray})
-        with Cluster(loaded.cluster) as cluster, Run(loaded, RayMachine(cluster)) as opened:
+        cluster = Cluster(loaded.cluster)
+        with Run(loaded, RayMachine(cluster)) as opened, cluster:
             yield opened
 
 

@@ -55,7 +55,8 @@ def opened(config: str, overrides: list[str] | None, verbose: bool = False) -> I
     from raydist.runs.run import Run
 
     loaded = load_config(config, overrides or ())
-    with Cluster(loaded.config.cluster, verbose=verbose) as cluster, Run(loaded.config, RayMachine(cluster)) as run:
+    cluster = Cluster(loaded.config.cluster, verbose=verbose)
+    with Run(loaded.config, RayMachine(cluster)) as run, cluster:  # whose processes end before the run is another's
         yield run
 
 
@@ -325,23 +326,14 @@ def clean(
         typer.Option(help="Keep the stages of this run alone (may be given again, and have a *); default: of all runs."),
     ] = None,
 ) -> None:
-    """Delete cached stages that no run refers to.
+    """Delete cached stages that no run refers to, and no command makes or uses at the moment.
 
     Example: raydist clean runs --keep-runs quickstart --keep-runs "mine*" --yes
     """
     from raydist.files.storage import Storage
-    from raydist.runs.clean import unused_stages
+    from raydist.runs.clean import clean_storage
 
-    store = Storage(storage)
-    unused = unused_stages(store, keep_runs or ())
-    for name in unused:
-        print(("deleted " if yes else "unused: ") + name)
-        if yes:
-            store.delete(name)
-    if not unused:
-        print("nothing to clean: every stage is used by a run that is kept")
-    elif not yes:
-        print(f"{len(unused)} stages would go; add --yes to delete them")
+    clean_storage(Storage(storage), keep_runs or (), yes=yes)
 
 
 @app.command()
