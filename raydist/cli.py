@@ -135,6 +135,7 @@ def index(
     ],
     overrides: Overrides = None,
     add: Annotated[Optional[list[Path]], typer.Option(help="Documents to add: rows as the corpus has them.")] = None,  # noqa: UP045
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the run's index, of whatever it is.")] = False,
     verbose: Verbose = False,
 ) -> None:
     """An index in RUN/index: of documents, of which a second call reads only what has changed, or of a corpus.
@@ -147,7 +148,7 @@ def index(
         if add:
             print(f"added {flows.add_to_index(run, add):,} sentences to {run.folder.path('index')}")
         else:
-            print(f'index in {(made := flows.index(run))}; ask it with: raydist search {made} "..."')
+            print(f'index in {(made := flows.index(run, fresh=fresh))}; ask it with: raydist search {made} "..."')
 
 
 @app.command()

@@ -9,7 +9,7 @@ All compared encoders learn from the same pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from raydist.retrieval.mining_stages import (
 from raydist.retrieval.prepare import open_corpora, report_overlap, report_rejected
 from raydist.retrieval.row_stages import DualTrainingRows
 from raydist.runs import trackers
+from raydist.runs.locate import SAMPLE
 from raydist.runs.run import Run
 from raydist.runs.training import train_rows
 from raydist.terminal import say
@@ -110,6 +111,10 @@ def index(run: Run) -> Path:
         raise InputError(f"an index is written to a disk, and storage is {run.config.storage}: set storage to a folder")
     name = "train" if run.config.corpus.train else next(iter(run.config.corpus.test), "train")
     corpus, settings = open_corpora(run, [name], with_questions=False)[name], run.config.index
+    source = run.config.corpus.train or run.config.corpus.test[name]
+    about = {"format": source.format, "columns": source.columns_of("corpus")}
+    about |= {"files": _full_names(run, source.files), "sentences": corpus.sentences.fingerprint}
+    _refuse_another(run, about)
     if settings.kind == "bm25":
         made = index_bm25(run, corpus)
     else:
@@ -119,10 +124,31 @@ def index(run: Run) -> Path:
     table = corpus.sentences.folder.local_copy("") / "table"
     search = {"formula": settings.formula()} if settings.kind == "bm25" else {"search": settings.dense_search()}
     searcher.publish(target, made.folder.local_copy(""), table, search)
-    source = run.config.corpus.train or run.config.corpus.test[name]
-    run.folder.write_json("index/corpus.json", {"format": source.format, "columns": source.columns_of("corpus")})
+    run.folder.write_json("index/corpus.json", about)
     say(f"{settings.kind} index of {corpus.num_sentences:,} sentences")
     return target
+
+
+def _full_names(run: Run, files: Sequence[str]) -> list[str]:
+    """Files as they are named on this machine; of a sample world, which one."""
+    sample = run.config.data.sample
+    root = Path(run.config.data.root).expanduser()
+    return [
+        f"{file} of {sample.size}, seed {sample.seed}" if file.startswith(SAMPLE) else str((root / file).absolute())
+        for file in files
+    ]
+
+
+def _refuse_another(run: Run, about: Mapping[str, Any]) -> None:
+    """Refuse to replace the index of a corpus with other files and other sentences."""
+    if not run.folder.exists("index/corpus.json"):
+        return
+    before = run.folder.read_json("index/corpus.json")
+    if before.get("files", about["files"]) != about["files"] and before["sentences"] != about["sentences"]:
+        raise InputError(
+            f"{run.folder.path('index')} is of another corpus, {', '.join(before['files'])}: give this one another name "
+            f"(name=...), or replace that with --fresh"
+        )
 
 
 def add_to_index(run: Run, files: list[Path]) -> int:
@@ -131,7 +157,8 @@ def add_to_index(run: Run, files: list[Path]) -> int:
         raise InputError(
             f"{run.folder.path('index')} holds no index to add to; make one with `raydist index CONFIG`, without --add"
         )
-    added = open_additions(files, **run.folder.read_json("index/corpus.json")).whole()
+    about = run.folder.read_json("index/corpus.json")
+    added = open_additions(files, format=about["format"], columns=about["columns"]).whole()
     if added.rejected:
         rejected = rejected_table(added.rejected)
         report_rejected(run, ", ".join(map(str, files)), "rejected/added.parquet", rejected, len(added.sentences))

@@ -65,6 +65,7 @@ class Run:
     prepared: dict[str, Any] = field(default_factory=dict)  # data sets read by this command, by name
     rejected: dict[str, int] = field(default_factory=dict)  # number of rows by data set
     owned: Owned | None = None  # what this command holds: this run, and those beside it that it has begun
+    replaced: bytes | None = None  # the config of an earlier command, as `begin` has found it
     _ending: ExitStack = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -137,9 +138,15 @@ class Run:
                 f"run {self.config.name!r} in {self.folder.path()} has answers of its own, and evaluate.predictions would put "
                 f"another tool's scores in place of theirs: give those a run of their own (name=...)"
             )
+        self.replaced = self.folder.read_bytes("config.yaml") if self.folder.exists("config.yaml") else None
         if not trained:
             self.save_config()
         self.stages = read_stages(self.folder)
+
+    def restore_config(self) -> None:
+        """Put back the config that `begin` replaced, for a command that was refused."""
+        if self.replaced is not None:
+            self.folder.write_bytes("config.yaml", self.replaced)
 
     def save_config(self) -> None:
         self.folder.write_bytes("config.yaml", to_yaml(self.config).encode())
