@@ -4,7 +4,7 @@ Whoever finds the lease of a dead owner takes it over: on this machine, when the
 without a sign of life.
 
     FOLDER/NAME.lock          on a disk: the owner; its time is the sign of life. It is read, taken and released under the
-                              operating system's lock on FOLDER/.guard.
+                              operating system's lock on FOLDER/.guard; a disk without such locks is read again after a while.
     FOLDER/NAME.lock/TOKEN    in an object store, which has no such lock: each candidate puts its claim, then lists all claims.
                               The earliest live one holds the lease; TOKEN.beat is its sign of life.
 
@@ -16,6 +16,7 @@ claim and trusting it: it covers clocks of one store that differ by a second.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -28,7 +29,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import psutil
 
@@ -39,6 +40,7 @@ GUARD = ".guard"
 BEAT_SECONDS, DEAD_SECONDS = 5.0, 60.0
 STORE_BEAT_SECONDS = 15.0
 SETTLE_SECONDS = 2.0
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of flock, on some network disks
 ASK_SECONDS = 0.2  # between two attempts of a waiting candidate
 
 
@@ -188,7 +190,9 @@ class _Ground(Protocol):
 
     def release(self, owner: Owner) -> None: ...
 
-    def guarded(self) -> contextlib.AbstractContextManager[None]: ...
+    def guarded(self) -> contextlib.AbstractContextManager[Any]:
+        """For a commit."""
+        ...
 
     def beat_seconds(self) -> float: ...
 
@@ -200,12 +204,16 @@ class _Disk:
     def take(self, owner: Owner) -> Owner | None:
         with writing_to(self.file):
             self.folder.mkdir(parents=True, exist_ok=True)
-            with self.guarded():
+            with self._locked() as is_locked:
                 if other := self._live(now=self._now()):
                     return other
                 beside = self.file.with_name(f".{self.file.name}.{owner.token}.tmp")
                 beside.write_text(json.dumps(asdict(owner)) + "\n")
                 beside.replace(self.file)
+            if not is_locked:  # of several that wrote, the last one holds it
+                time.sleep(SETTLE_SECONDS)
+                if (written := self.read()) != owner:
+                    return written or self.take(owner)
         return None
 
     def live(self) -> Owner | None:
@@ -240,11 +248,21 @@ class _Disk:
             if self.read() == owner:
                 self.file.unlink()
 
+    def guarded(self) -> contextlib.AbstractContextManager[Any]:
+        return self._locked()
+
     @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[bool]:
+        """Under the operating system's lock; yields whether this disk has locks."""
         with (self.folder / GUARD).open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                yield False
+            else:
+                yield True
 
     def beat_seconds(self) -> float:
         return BEAT_SECONDS
@@ -318,7 +336,7 @@ class _Store:
         for name in (f"{token}.beat", token):
             self.claims.delete(name)
 
-    def guarded(self) -> contextlib.AbstractContextManager[None]:
+    def guarded(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
     def beat_seconds(self) -> float:

@@ -1,5 +1,6 @@
 """One owner: others wait or are refused by name, the dead do not stand in the way, the late learn of it."""
 
+import errno
 import json
 import os
 import signal
@@ -63,6 +64,26 @@ def test_a_second_candidate_is_refused_with_the_name_of_the_first(folder):
         pass
     assert not folder.sizes() or set(folder.sizes()) == {lease.GUARD}
     assert not folder.sizes("write.lock")
+
+
+def test_on_a_disk_without_locks_the_last_of_those_that_wrote_holds_the_lease(tmp_path, monkeypatch):
+    def refuse(*_) -> None:
+        raise OSError(errno.ENOSYS, "no locks here")
+
+    monkeypatch.setattr(lease.fcntl, "flock", refuse)
+    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.5)
+    folder, owners = Storage(str(tmp_path)), []
+    both = [new_lease(folder) for _ in range(2)]
+    threads = [threading.Thread(target=lambda one=one: owners.append(one.take())) for one in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert owners.count(None) == 1, "one holds it, the other is told"
+    for one in both:
+        if one.is_mine():
+            one.close()
+    assert owner_of(folder, "write") is None
 
 
 def test_a_second_candidate_that_waits_comes_when_the_first_is_done(folder):

@@ -47,6 +47,7 @@ def test_a_second_command_is_refused_before_ray_is_loaded_and_a_killed_one_makes
             assert re.search(rf"error: run 'mine' in .* is in use by process {other.pid} on .*since 20.*name=", told)
         assert time.monotonic() - began < 20, "none of them has started Ray"
         assert job("status", [f"{tmp_path}/mine"]) == 0, "reading is free"
+        assert f"at work: process {other.pid} on" in capsys.readouterr().out
         with make_run("name=another"):
             pass
         other.send_signal(signal.SIGKILL)
