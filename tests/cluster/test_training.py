@@ -19,7 +19,7 @@ from helpers.own_workers import own_workers
 from lab import title
 from safetensors.torch import load_file
 
-from raydist.cluster.fit import RAYS_LIST, fit, forget_torn_list, storage_problem
+from raydist.cluster.fit import RAYS_LIST, STOP, fit, forget_torn_list, storage_problem
 from raydist.config import load_config
 from raydist.errors import TrainingFailed
 from raydist.files.storage import Storage
@@ -205,6 +205,25 @@ def test_a_training_that_was_over_before_anyone_looked_leaves_ray_as_it_was(tmp_
     monkeypatch.setattr("raydist.cluster.fit._trainer", lambda *_: SimpleNamespace(fit=train))
     assert fit(cluster, config, run, {}) == {"steps": 1}
     assert asked == [True, False]
+
+
+def test_ctrl_c_reaches_the_workers_by_a_file_of_the_run_and_ends_the_driver_after_them(tmp_path, monkeypatch):
+    run = Storage(str(tmp_path))
+    run.write_bytes(STOP, b"")  # of a command that was killed
+
+    def train() -> None:
+        assert not run.exists(STOP)
+        signal.raise_signal(signal.SIGINT)
+        until = time.monotonic() + 30
+        while not run.exists(STOP):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    monkeypatch.setattr("raydist.cluster.fit._trainer", lambda *_: SimpleNamespace(fit=train))
+    cluster = SimpleNamespace(start=lambda: None, here=None)
+    with pytest.raises(KeyboardInterrupt):
+        fit(cluster, load_config("debug_reader").config, run, {})
+    assert not run.exists(STOP)
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux alone has SCHED_IDLE")

@@ -1,8 +1,10 @@
 """The whole loop in this process, as a notebook calls it: steps, evaluation, checkpoints, early stop, going on."""
 
 import json
+import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from raydist.reader import flow
 from raydist.reader.prepare import prepare
 from raydist.runs.run import Run
 from raydist.training.tasks import ReaderTask, build_reader_task
-from raydist.training.train import steps_until_asking, train
+from raydist.training.train import Alone, Notices, steps_until_asking, train
 from raydist.training.trainable import DevEvaluation, open_windows
 
 CONFIG = Config(model={"name": "builtin:tiny"})
@@ -194,6 +196,42 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word_for_the_one_before(wind
 @pytest.mark.parametrize(("step_s", "steps"), [(60.0, 1), (24.0, 1), (0.5, 4), (0.02, 100), (0.0, 2000)])
 def test_a_notice_of_preemption_is_asked_for_by_the_clock_however_long_a_step_is(step_s, steps):
     assert steps_until_asking(step_s) == steps
+
+
+class Rank(Alone):
+    """One of two: the first is asked to stop after the second step, and the second is told of a node that leaves."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank=rank, ranks=2)
+        self.looks = 0
+
+    def asks_to_stop(self) -> bool:
+        self.looks += 1
+        return self.rank == 0 and self.looks > 1
+
+    def is_leaving(self) -> bool:
+        return self.rank == 1
+
+
+def look_as(rank: int, folder: str) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    notices = Notices(Rank(rank), 0, torch.nn.Linear(1, 1))
+    seen = []
+    for done in range(1, 4):
+        time.sleep(1.1 * rank)  # a rank may be slow: they look after the same steps all the same
+        seen.append(notices.look(done))
+    Path(folder, f"seen-{rank}").write_text(repr(seen))
+
+
+def test_all_ranks_see_a_notice_after_the_same_step_whichever_of_them_got_it(tmp_path):
+    forks = multiprocessing.get_context("fork")
+    ranks = [forks.Process(target=look_as, args=(rank, str(tmp_path))) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(60)
+    seen = [(tmp_path / f"seen-{rank}").read_text() for rank in range(2)]
+    assert seen == ["[(True, False), (False, True), (False, True)]"] * 2
 
 
 # --- a run's training ------------------------------------------------------------------------------------------------
