@@ -80,8 +80,9 @@ class Owner:
 
 
 def _space() -> str:
+    """The start of this host, since hosts may share a name, and the container."""
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
 
