@@ -173,9 +173,10 @@ def mine(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | 
         return flow.mine(opened, fresh=fresh)
 
 
-def index(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False) -> Path:
+def index(config: str | Path | Config, overrides: Overrides = (), *, ray: bool | str = False, fresh: bool = False) -> Path:
     """Build an index: of documents (a folder, a glob, or a config of task documents) for `Library.open`; of a corpus for
-    `Searcher.open`, with words or with the vectors of the run's retriever.
+    `Searcher.open`, with words or with the vectors of the run's retriever. An index of others under the run's name is
+    replaced only if `fresh`.
 
     >>> import raydist
     >>> folder = raydist.index("debug_retrieval", {"index.kind": "bm25"})
@@ -187,7 +188,7 @@ def index(config: str | Path | Config, overrides: Overrides = (), *, ray: bool |
     if not isinstance(config, Config):
         config, overrides = flows.config_of(str(config), _lines(overrides))
     with _opened(config, overrides, ray) as opened:
-        return flows.index(opened)
+        return flows.index(opened, fresh=fresh)
 
 
 def run_sweep(
@@ -242,7 +243,8 @@ def _opened(config: str | Path | Config, overrides: Overrides, ray: bool | str, 
 
         if isinstance(ray, str):
             loaded = override(loaded, {"cluster.address": ray})
-        with Cluster(loaded.cluster) as cluster, Run(loaded, RayMachine(cluster)) as opened:
+        cluster = Cluster(loaded.cluster)
+        with Run(loaded, RayMachine(cluster)) as opened, cluster:
             yield opened
 
 

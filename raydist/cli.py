@@ -54,7 +54,8 @@ def opened(config: str, overrides: list[str] | None, verbose: bool = False) -> I
     from raydist.runs.run import Run
 
     loaded = load_config(config, overrides or ())
-    with Cluster(loaded.config.cluster, verbose=verbose) as cluster, Run(loaded.config, RayMachine(cluster)) as run:
+    cluster = Cluster(loaded.config.cluster, verbose=verbose)
+    with Run(loaded.config, RayMachine(cluster)) as run, cluster:  # whose processes end before the run is another's
         yield run
 
 
@@ -157,6 +158,7 @@ def index(
     ],
     overrides: Overrides = None,
     add: Annotated[Optional[list[Path]], typer.Option(help="Documents to add: rows as the corpus has them.")] = None,  # noqa: UP045
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the run's index, of whatever it is.")] = False,
     verbose: Verbose = False,
 ) -> None:
     """An index in RUN/index: of documents, of which a second call reads only what has changed, or of a corpus.
@@ -169,7 +171,7 @@ def index(
         if add:
             print(f"added {flows.add_to_index(run, add):,} sentences to {run.folder.path('index')}")
         else:
-            print(f'index in {(made := flows.index(run))}; ask it with: raydist search {made} "..."')
+            print(f'index in {(made := flows.index(run, fresh=fresh))}; ask it with: raydist search {made} "..."')
 
 
 @app.command()
@@ -433,23 +435,14 @@ def clean(
         typer.Option(help="Keep the stages of this run alone (may be given again, and have a *); default: of all runs."),
     ] = None,
 ) -> None:
-    """Delete cached stages that no run refers to.
+    """Delete cached stages that no run refers to, and no command makes or uses at the moment.
 
     Example: raydist clean runs --keep-runs quickstart --keep-runs "mine*" --yes
     """
     from raydist.files.storage import Storage
-    from raydist.runs.clean import unused_stages
+    from raydist.runs.clean import clean_storage
 
-    store = Storage(storage)
-    unused = unused_stages(store, keep_runs or ())
-    for name in unused:
-        print(("deleted " if yes else "unused: ") + name)
-        if yes:
-            store.delete(name)
-    if not unused:
-        print("nothing to clean: every stage is used by a run that is kept")
-    elif not yes:
-        print(f"{len(unused)} stages would go; add --yes to delete them")
+    clean_storage(Storage(storage), keep_runs or (), yes=yes)
 
 
 @app.command()

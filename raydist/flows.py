@@ -39,9 +39,20 @@ def evaluate(run: Run) -> dict[str, dict[str, Any]]:
     return flow_of(run.config).evaluate(run)
 
 
-def index(run: Run) -> Path:
-    """Build the index of the run's documents or corpus."""
-    return (_library_flow() if run.config.task == "documents" else _retrieval_flow()).index(run)
+def index(run: Run, *, fresh: bool = False) -> Path:
+    """Build the index of the run's documents or corpus. It replaces no index of others, unless `fresh` discards that."""
+    if fresh:
+        run.folder.delete("index")
+    try:
+        if run.config.task == "documents":
+            return _library_flow().index(run)
+        if _library_flow().is_made(run):
+            place = run.folder.path("index")
+            raise InputError(f"{place} is of documents: give this one another name (name=...), or replace that with --fresh")
+        return _retrieval_flow().index(run)
+    except InputError:
+        run.restore_config()  # the folder still has the index that this one describes
+        raise
 
 
 def add_to_index(run: Run, files: list[Path]) -> int:

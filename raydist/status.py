@@ -11,6 +11,7 @@ import yaml
 from raydist.errors import InputError
 from raydist.files.stage import read_manifest
 from raydist.files.storage import Storage
+from raydist.runs.owners import run_owner
 from raydist.runs.stages import StageUse, read_stages
 from raydist.sweep.ledger import Ledger, is_finished
 from raydist.terminal import duration
@@ -27,6 +28,8 @@ def describe_run(folder: str) -> str:
     lines = [f"run {Path(folder).name}", *_stage_lines(run, unfinished), *_trial_lines(run, unfinished)]
     training = run.read_json("training.json") if run.exists("training.json") else None
     lines += _training_lines(run, training)
+    if owner := run_owner(run):
+        lines.append(f"  at work: {owner}")
     if (training and not training["done"]) or unfinished:
         silent = time.time() - max(place.newest() for place in [run, *unfinished])
         lines.append(f"  last written to {duration(silent)} ago; if its command has ended, the same command goes on")

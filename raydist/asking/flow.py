@@ -26,6 +26,8 @@ STAGES = ("retrieve", "rerank", "read")
 
 def run_all(run: Run, *, fresh: bool = False) -> None:
     """Index the documents, and evaluate if questions are given."""
+    if fresh:
+        run.folder.delete("index")
     index(run)
     if run.config.asking.questions:
         evaluate(run)

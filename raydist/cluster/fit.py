@@ -1,10 +1,11 @@
 """Ray Train around the plain loop: workers on a cluster, and the location of their checkpoints.
 
-A checkpoint is saved every so many steps, at the end, and when Ray announces the loss of a node.
+A checkpoint is saved every so many steps, at the end, when Ray announces the loss of a node, and when the driver is to stop.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -29,9 +30,12 @@ from raydist.files.storage import Storage, StorageError, unwritable
 from raydist.terminal import say
 from raydist.training.checkpoints import SavedCheckpoint
 from raydist.training.log import Watch
+from raydist.training.stop import StopRequest
 from raydist.training.train import raise_failure, train_run
 from raydist.training.trainable import TrainingSets
 
+STOP = "stop"  # in a run's folder: its workers end after a checkpoint
+LOOK_S = {True: 0.2, False: 2.0}  # between a worker's looks for it: on a disk, in a store
 RAYS_LIST = "checkpoints/checkpoint_manager_snapshot.json"
 
 
@@ -41,13 +45,15 @@ def fit(cluster: Cluster, config: Config, run: Storage, sets: TrainingSets, call
     `callbacks` are Ray Train's; they receive every checkpoint and every evaluation.
     """
     cluster.start()
-    run.delete("failure.json")
+    for old in ("failure.json", STOP):
+        run.delete(old)
     forget_torn_list(run)
     trainer = _trainer(cluster, config, run, sets, callbacks)
     say("train: starting workers")
     try:
-        with Watch(run, started=lambda: _stand_back(cluster)):
+        with StopRequest(lambda: run.write_bytes(STOP, b"")), Watch(run, started=lambda: _stand_back(cluster)):
             trainer.fit()
+            raise_failure(run)
     except Exception as error:
         raise_failure(run)
         if problem := storage_problem(error, run):
@@ -55,7 +61,8 @@ def fit(cluster: Cluster, config: Config, run: Storage, sets: TrainingSets, call
         raise
     finally:
         _stand_back(cluster, False)
-    raise_failure(run)
+        with contextlib.suppress(OSError):
+            run.delete(STOP)
     return run.read_json("fitted.json")
 
 
@@ -120,7 +127,7 @@ def train_worker(given: dict[str, Any]) -> None:
     run = Storage(given["run"])
     if run.exists("failure.json"):  # from the previous attempt: a retry would fail alike
         return
-    config, host = Config.model_validate(given["config"]), RayWorker()
+    config, host = Config.model_validate(given["config"]), RayWorker(run)
     if not config.cluster.gpus_per_worker:
         cores = os.cpu_count() or 1
         use_cores(config.cluster.threads_per_worker or max(1, cores // host.context.get_local_world_size()))
@@ -130,7 +137,8 @@ def train_worker(given: dict[str, Any]) -> None:
 class RayWorker:
     """A worker of Ray Train, as the loop sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Storage) -> None:
+        self.run, self.looked_at = run, time.monotonic()
         self.context = ray.train.get_context()
         self.rank, self.ranks = self.context.get_world_rank(), self.context.get_world_size()
 
@@ -158,10 +166,16 @@ class RayWorker:
             raise RuntimeError(f"train workers read checkpoints of different steps: {sorted(steps)}")
         return len(nodes)
 
-    def is_leaving(self) -> bool | None:
-        if os.environ.get("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER") == "0":
-            return None
-        return ray.train.get_preemption_info() is not None
+    def is_leaving(self) -> bool:
+        is_watched = os.environ.get("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER") != "0"
+        return is_watched and ray.train.get_preemption_info() is not None
+
+    def asks_to_stop(self) -> bool:
+        """Whether the driver asked for it; rank 0 looks on behalf of all."""
+        if self.rank or time.monotonic() - self.looked_at < LOOK_S[self.run.is_local]:
+            return False
+        self.looked_at = time.monotonic()
+        return self.run.exists(STOP)
 
 
 def saved_checkpoint(checkpoint: Checkpoint) -> SavedCheckpoint:

@@ -95,6 +95,7 @@ def read_documents(run: Run) -> Update:
     reading = reading_of(settings)
     before = read_known(run.folder)
     found = _scanned(run, settings, before)
+    _refuse_others(run, before, found)
     is_same = before.reading == _fingerprint(reading)
     again = _to_read(before, found.sources) if is_same else found.sources
     made = _made(run, settings, reading, again, found)
@@ -161,6 +162,20 @@ def _scanned(run: Run, settings: DocumentsConfig, before: Known) -> Scan:
         names = some(f"{count:,} {ending}" for ending, count in found.passed_over.most_common())
         say(f"documents: {found.passed_over.total():,} files of no known format are passed over ({names})")
     return found
+
+
+def _refuse_others(run: Run, before: Known, found: Scan) -> None:
+    """Refuse documents that would replace those of another folder: nothing of the index is below these places, and less than
+    half of its names is there.
+    """
+    places = tuple(f"{root.shown.rstrip('/')}/" for root in found.roots)
+    is_there = any(file.source.uri.startswith(places) for file in before.files.values())
+    same = sum(source.document_id in before.files for source in found.sources)  # of a folder that was moved
+    if before.files and found.sources and not is_there and same < len(before.files) / 2:
+        raise InputError(
+            f"{run.folder.path('index')} is of other documents, {some(before.files)}: give this one another name (name=...), "
+            f"or replace that with --fresh"
+        )
 
 
 def _to_read(before: Known, sources: Sequence[Source]) -> list[Source]:

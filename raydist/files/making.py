@@ -1,4 +1,7 @@
-"""Completing stages: keep whole ones, make missing parts, and record finished parts."""
+"""Completing stages: keep whole ones, make missing parts, and record finished parts.
+
+Of two commands that need a stage, one makes it and the other waits: whoever makes a stage holds its lease, stages/NAME.lock.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
+from raydist.files.lease import Lease, Owner, owner_of
 from raydist.files.stage import (
     MANIFEST,
+    WORLD,
     Executor,
     Job,
     Line,
@@ -29,6 +34,7 @@ from raydist.files.storage import Storage
 from raydist.terminal import Progress, say
 
 JOURNAL_SECONDS = 10.0  # between writes of finished parts' lines; those that a kill loses are read again
+LOOK_SECONDS = 1.0  # between looks at a stage that another command makes
 READERS = 16  # parts of an interrupted stage that are looked at together
 
 
@@ -46,6 +52,70 @@ def make_stages(
     for (_, title), manifest in zip(stages, manifests):
         if manifest:
             say(f"{title}: already done ({manifest.rows:,} rows)")
+    with contextlib.ExitStack() as held:
+        unfinished = [place for place, manifest in enumerate(manifests) if manifest is None]
+        for place in sorted(unfinished, key=lambda place: stages[place][0].folder):  # in the order of all who want several
+            stage, title = stages[place]
+            held.enter_context(making(storage, stage.folder, title))
+            if manifest := whole_manifest(folders[place]):
+                say(f"{title}: made by another command meanwhile ({manifest.rows:,} rows)")
+                manifests[place] = manifest
+        _make_missing(executor, stages, folders, manifests, label, progress)
+    return [_made(stage, folder, manifest) for (stage, _), folder, manifest in zip(stages, folders, manifests) if manifest]
+
+
+@contextlib.contextmanager
+def making(storage: Storage, folder: str, title: str) -> Iterator[None]:
+    """Hold a stage's folder while it is made, after another command that makes it."""
+    lease, told = _lease(storage, folder), False
+    while other := lease.take():
+        if not told:
+            say(f"{title}: {other} makes it, and this command waits")
+            told = True
+        time.sleep(LOOK_SECONDS)
+    with contextlib.closing(lease):
+        yield
+
+
+def maker_of(storage: Storage, folder: str) -> Owner | None:
+    """The command that makes (or deletes) a stage's folder at the moment."""
+    return owner_of(*_place(storage, folder))
+
+
+def delete_stage(storage: Storage, folder: str, is_used: Callable[[], Owner | None]) -> Owner | None:
+    """Delete a stage's folder; or return who makes or uses it. What marks it as whole goes first, so that what an interrupted
+    deletion leaves is made again.
+    """
+    lease = _lease(storage, folder)
+    if other := lease.take():
+        return other
+    with contextlib.closing(lease):
+        if other := is_used():
+            return other
+        for name in (MANIFEST, WORLD):
+            storage.delete(f"{folder}/{name}")
+        storage.delete(folder)
+    return None
+
+
+def _lease(storage: Storage, folder: str) -> Lease:
+    return Lease(*_place(storage, folder), str)
+
+
+def _place(storage: Storage, folder: str) -> tuple[Storage, str]:
+    above, _, name = folder.rpartition("/")
+    return storage.at(above), name
+
+
+def _make_missing(
+    executor: Executor,
+    stages: Sequence[tuple[Stage, str]],
+    folders: Sequence[Storage],
+    manifests: list[Manifest | None],
+    label: str,
+    progress: Callable[[int, int], None],
+) -> None:
+    """Make the stages without a manifest, and fill in theirs."""
     unfinished = [place for place, manifest in enumerate(manifests) if manifest is None]
     started = time.monotonic()
     found = [finished_parts(stages[place][0], folders[place]) for place in unfinished]
@@ -63,7 +133,6 @@ def make_stages(
                 progress(done, missing + before)
     for place, parts in zip(unfinished, found):
         manifests[place] = _finish(stages[place][0], folders[place], parts, started)
-    return [_made(stage, folder, manifest) for (stage, _), folder, manifest in zip(stages, folders, manifests) if manifest]
 
 
 def _job(stage: Stage, folder: Storage, parts: dict[int, Line]) -> Job:

@@ -228,6 +228,7 @@ class Made:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 MANIFEST = "manifest.json"
+WORLD = "world.json"  # in its place, of the sample world
 
 
 def part_name(number: int, kind: str) -> str:

@@ -3,7 +3,7 @@
     LIBRARY/index.json        put in force last, by rename: the version and its segments, settings, retired folders by time
     LIBRARY/version-00007-*/  statistics of the rows left (bm25.py); dead-SEGMENT.npy, the deleted and replaced rows
     LIBRARY/segment-*/        see segments.py
-    LIBRARY/writer.lock       see lock.py
+    LIBRARY/writer.lock       see files/lease.py
 
 A version's files are immutable. Files that a newer version drops stay for GRACE_SECONDS, for readers that are just opening
 them; a reader that has opened a version keeps it, since its files are mapped.

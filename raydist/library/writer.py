@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from raydist.errors import InputError
+from raydist.files.lease import Lease, Owner
 from raydist.files.shards import order_by_id, put_in_force
 from raydist.files.storage import Storage
 from raydist.library.building import PassageEncoder, build_segment, encode_passages
-from raydist.library.lock import WriterLock
 from raydist.library.segments import Segment, check_passages
 from raydist.library.settings import LibrarySettings
 from raydist.library.versions import (
@@ -44,11 +44,12 @@ class LibraryWriter:
     def __init__(self, folder: Path | str, settings: LibrarySettings | None = None, *, wait: float = 0.0) -> None:
         """Without settings, those of the existing library, else of words alone."""
         self.folder = Path(folder)
-        self._given, self._lock, self._stack = settings, WriterLock(self.folder, wait), ExitStack()
+        self._given, self._stack = settings, ExitStack()
+        self._lease = Lease(Storage(str(folder)), "writer", self._refusal, wait=wait)
         self._segments: list[Segment] = []
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._lock)
+        self._stack.enter_context(self._lease)
         try:
             self._begin()
         except BaseException:
@@ -62,6 +63,9 @@ class LibraryWriter:
                 self.commit()
         finally:
             self._stack.close()
+
+    def _refusal(self, other: Owner) -> str:
+        return f"{self.folder} is being written by {other}: run this again when that is done; readers are not disturbed"
 
     def _begin(self) -> None:
         storage = Storage(str(self.folder))
@@ -186,7 +190,11 @@ class LibraryWriter:
         facts = write_version(self.folder, self._before, self._segments, self.settings)
         old = {name for name, since in facts["retired"].items() if time.time() - since > GRACE_SECONDS}
         facts["retired"] = {name: since for name, since in facts["retired"].items() if name not in old}
-        with self._lock.held():
+        with self._lease.held() as is_mine:
+            if not is_mine:
+                raise InputError(
+                    f"{self.folder}: another writer took over, because this one had shown no sign of life; run this again"
+                )
             put_in_force(self.folder, facts)
         self._sweep({*facts["segments"], facts["statistics"], *facts["retired"]})
         self._before = read_version(Storage(str(self.folder)))

@@ -9,7 +9,7 @@ All compared encoders learn from the same pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,12 @@ from raydist.retrieval.prepare import open_corpora, report_overlap, report_rejec
 from raydist.retrieval.row_stages import DualTrainingRows
 from raydist.runs import trackers
 from raydist.runs.card import write_card
+from raydist.runs.locate import SAMPLE
 from raydist.runs.run import Run
 from raydist.runs.training import train_rows
 from raydist.terminal import say
 
+ABOUT_INDEX = "index/corpus.json"  # beside an index: how its corpus was read
 OWN = "gold_silver_weighted"  # the run's own method among the compared ones
 EQUAL = "equal.json"  # the methods that would be the run's own over again, and have its scores
 
@@ -118,46 +120,82 @@ def index(run: Run) -> Path:
         raise InputError(f"an index is written to a disk, and storage is {run.config.storage}: set storage to a folder")
     name = "train" if run.config.corpus.train else next(iter(run.config.corpus.test), "train")
     corpus, settings = open_corpora(run, [name], with_questions=False)[name], run.config.index
+    about = _about(run, corpus)
+    _refuse_another(run, about)
     if settings.kind == "bm25":
         made = index_bm25(run, corpus)
     else:
         trained = run.config.task == "retriever" and has_model(run.folder)
         made = index_dense(run, corpus, trained_encoder(run) if trained else own_encoder(run))
     search = {"formula": settings.formula()} if settings.kind == "bm25" else {"search": settings.dense_search()}
-    return _publish(run, corpus, made, search, settings.kind)
+    return _publish(run, corpus, made, search, settings.kind, about)
 
 
 def index_own(run: Run, corpora: dict[str, Corpus]) -> None:
     """Leave an index by the trained retriever in the run's folder, of the first corpus that was searched to score it.
 
-    It is there already, among the stages; an index with added documents stays as it is.
+    Its parts are there already, among the stages. An index that was asked for, or has added documents, stays as it is.
     """
     name = next(iter(run.config.corpus.test), "train")
     if not run.folder.is_local or searcher.has_additions(Path(run.folder.path("index"))):
         return
+    if run.folder.exists(ABOUT_INDEX) and not run.folder.read_json(ABOUT_INDEX).get("by_run"):
+        return
     made = index_dense(run, corpora[name], trained_encoder(run))
-    target = _publish(run, corpora[name], made, {"search": run.config.index.dense_search()}, "dense")
+    about = _about(run, corpora[name]) | {"by_run": True}
+    target = _publish(run, corpora[name], made, {"search": run.config.index.dense_search()}, "dense", about)
     say(f'ask the index of {name}: raydist search {target.parent} "..."')
 
 
-def _publish(run: Run, corpus: Corpus, made: Made, search: dict[str, Any], kind: str) -> Path:
+def _about(run: Run, corpus: Corpus) -> dict[str, Any]:
+    """How an index's corpus was read, and which files and sentences it has."""
+    source = run.config.corpus.test.get(corpus.name) or run.config.corpus.train
+    assert source is not None
+    names = {"files": _full_names(run, source.files), "sentences": corpus.sentences.fingerprint}
+    return {"format": corpus.tables.identity["format"], "columns": source.columns_of("corpus")} | names
+
+
+def _publish(run: Run, corpus: Corpus, made: Made, search: dict[str, Any], kind: str, about: dict[str, Any]) -> Path:
     target = Path(run.folder.path("index"))
     table = corpus.sentences.folder.local_copy("") / "table"
     searcher.publish(target, made.folder.local_copy(""), table, search)
-    source = run.config.corpus.test.get(corpus.name) or run.config.corpus.train
-    columns = source.columns_of("corpus") if source else {}
-    run.folder.write_json("index/corpus.json", {"format": corpus.tables.identity["format"], "columns": columns})
+    run.folder.write_json(ABOUT_INDEX, about)
     say(f"{kind} index of {corpus.num_sentences:,} sentences")
     return target
 
 
+def _full_names(run: Run, files: Sequence[str]) -> list[str]:
+    """Files as they are named on this machine; of a sample world, which one."""
+    sample = run.config.data.sample
+    root = Path(run.config.data.root).expanduser()
+    return [
+        f"{file} of {sample.size}, seed {sample.seed}" if file.startswith(SAMPLE) else str((root / file).absolute())
+        for file in files
+    ]
+
+
+def _refuse_another(run: Run, about: Mapping[str, Any]) -> None:
+    """Refuse to replace the index of a corpus with other files and other sentences."""
+    if not run.folder.exists(ABOUT_INDEX):
+        return
+    before = run.folder.read_json(ABOUT_INDEX)
+    if before.get("by_run"):
+        return
+    if before.get("files", about["files"]) != about["files"] and before["sentences"] != about["sentences"]:
+        raise InputError(
+            f"{run.folder.path('index')} is of another corpus, {', '.join(before['files'])}: give this one another name "
+            f"(name=...), or replace that with --fresh"
+        )
+
+
 def add_to_index(run: Run, files: list[Path]) -> int:
     """Add documents to the run's index, read with the settings in index/corpus.json."""
-    if not run.folder.exists("index/corpus.json"):
+    if not run.folder.exists(ABOUT_INDEX):
         raise InputError(
             f"{run.folder.path('index')} holds no index to add to; make one with `raydist index CONFIG`, without --add"
         )
-    added = open_additions(files, **run.folder.read_json("index/corpus.json")).whole()
+    about = run.folder.read_json(ABOUT_INDEX)
+    added = open_additions(files, format=about["format"], columns=about["columns"]).whole()
     if added.rejected:
         rejected = rejected_table(added.rejected)
         report_rejected(run, ", ".join(map(str, files)), "rejected/added.parquet", rejected, len(added.sentences))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from raydist.files.making import making
+from raydist.files.stage import WORLD
 from raydist.files.storage import Place, Storage, fingerprint
 from raydist.runs.run import Run
 from raydist.runs.stages import StageUse
-from raydist.sample.write import VERSION, write_sample
+from raydist.sample.write import VERSION, is_whole, write_sample
 from raydist.terminal import Progress, say
 
 SAMPLE = "sample:"
@@ -28,12 +30,18 @@ def make_sample(run: Run) -> str:
     """The URI of this config's sample world in the run's storage, made on first use."""
     sample = run.config.data.sample
     folder = f"stages/sample-{fingerprint({'version': VERSION, 'size': sample.size, 'seed': sample.seed})}"
-    is_there = run.storage.exists(f"{folder}/world.json")
+    world = run.storage.at(folder)
+    if folder in run.touched:
+        return world.uri
+    is_there = is_whole(world)
     run.use(StageUse(folder, "sample world", reused=is_there))
     if not is_there:
-        say(f"sample world: writing {folder}")
-        _write(run.storage, folder, sample.size, sample.seed)
-    return run.storage.at(folder).uri
+        with making(run.storage, folder, "sample world"):
+            if not is_whole(world):
+                say(f"sample world: writing {folder}")
+                run.storage.delete(folder)  # what a deletion or a kill has left
+                _write(run.storage, folder, sample.size, sample.seed)
+    return world.uri
 
 
 def _write(storage: Storage, folder: str, size: int | str, seed: int) -> None:
@@ -47,4 +55,4 @@ def _write(storage: Storage, folder: str, size: int | str, seed: int) -> None:
             return
         with tempfile.TemporaryDirectory() as scratch:
             write_sample(Path(scratch) / "world", size, seed, show)
-            storage.upload(Path(scratch) / "world", folder, last="world.json")
+            storage.upload(Path(scratch) / "world", folder, last=WORLD)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from raydist.files.stage import Executor, Made, Stage
 from raydist.files.storage import Storage
 from raydist.models.folders import is_folder, model_folder
 from raydist.runs import trackers
+from raydist.runs.owners import run_lease
 from raydist.runs.stages import StageUse, read_stages, write_stages
 from raydist.terminal import say
 
@@ -37,8 +39,23 @@ class Machine(Protocol):
 
 
 @dataclass
+class Owned:
+    """The runs that a command holds."""
+
+    stack: ExitStack
+    names: set[str] = field(default_factory=set)
+
+    def add(self, run: Run, wait: float = 0.0) -> None:
+        if run.config.name not in self.names:
+            self.stack.enter_context(run_lease(run.folder, run.config.name, wait=wait))
+            self.names.add(run.config.name)
+
+
+@dataclass
 class Run:
-    """A run. As a context manager it calls `begin` first, and finally repeats the number of rejected input rows."""
+    """A run. As a context manager it belongs to this command alone and calls `begin` first; finally it repeats the number of
+    rejected input rows.
+    """
 
     config: Config
     machine: Machine
@@ -47,6 +64,9 @@ class Run:
     touched: set[str] = field(default_factory=set)  # folders of stages that this command has used
     prepared: dict[str, Any] = field(default_factory=dict)  # data sets read by this command, by name
     rejected: dict[str, int] = field(default_factory=dict)  # number of rows by data set
+    owned: Owned | None = None  # what this command holds: this run, and those beside it that it has begun
+    replaced: bytes | None = None  # the config of an earlier command, as `begin` has found it
+    _ending: ExitStack = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Make the paths of models and of a tracker's database absolute: workers start in other folders."""
@@ -60,12 +80,27 @@ class Run:
             self.config = override(self.config, changes)
 
     def __enter__(self) -> Self:
-        self.begin()
+        with ExitStack() as stack:
+            stack.enter_context(self.held())
+            self.begin()
+            self._ending = stack.pop_all()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.report_rejected()
+        with self._ending:
+            if kind is None:
+                self.report_rejected()
+
+    @contextmanager
+    def held(self, *, wait: float = 0.0) -> Iterator[None]:
+        """While the block runs, no other command can begin this run, nor those beside it that the block begins."""
+        with ExitStack() as stack:
+            self.owned = Owned(stack)
+            try:
+                self.owned.add(self, wait)
+                yield
+            finally:
+                self.owned = None
 
     @cached_property
     def storage(self) -> Storage:
@@ -88,20 +123,30 @@ class Run:
 
     def beside(self, name: str, changes: Mapping[str, Any] | None = None) -> Run:
         """Another run in the same storage, with some settings changed."""
-        return Run(override(self.config, {**(changes or {}), "name": name}), self.machine)
+        is_shared = bool(self.base) and name.startswith(str(self.base))  # the driver of the sweep holds it
+        owned = None if is_shared else self.owned
+        return Run(override(self.config, {**(changes or {}), "name": name}), self.machine, owned=owned)
 
     def begin(self) -> None:
         """Write the resolved config, unless the run is trained and keeps its own; load the stages used by earlier commands."""
         trackers.check_installed(self.config.track)
+        if self.owned:
+            self.owned.add(self)
         trained = self.folder.exists("training.json")
         if self.config.evaluate.predictions and self.config.task == "reader" and (trained or self.folder.sizes("predictions")):
             raise InputError(
                 f"run {self.config.name!r} in {self.folder.path()} has answers of its own, and evaluate.predictions would put "
                 f"another tool's scores in place of theirs: give those a run of their own (name=...)"
             )
+        self.replaced = self.folder.read_bytes("config.yaml") if self.folder.exists("config.yaml") else None
         if not trained:
             self.save_config()
         self.stages = read_stages(self.folder)
+
+    def restore_config(self) -> None:
+        """Put back the config that `begin` replaced, for a command that was refused."""
+        if self.replaced is not None:
+            self.folder.write_bytes("config.yaml", self.replaced)
 
     def save_config(self) -> None:
         self.folder.write_bytes("config.yaml", to_yaml(self.config).encode())

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from raydist.config import Config
 from raydist.config.compare import changed_settings
 from raydist.config.roles import settings_of_weights
 from raydist.corpus.rules import choose_rule
@@ -46,7 +47,7 @@ def train_rows(run: Run, sets: Mapping[str, TrainingSet], *, fresh: bool = False
     if run.folder.exists("training.json"):
         before = run.folder.read_json("training.json")
         if changed := changed_settings(before["identity"], identity):
-            listed = "\n  ".join(changed.values())
+            listed = "\n  ".join(_in_words_of_the_config(run.config, changed, before["identity"], identity))
             raise InputError(
                 f"run {run.config.name!r} in {run.folder.path()} was trained with other settings:\n  {listed}\n"
                 f"give this one another name (name=...), or start it over with --fresh"
@@ -79,6 +80,22 @@ def finish(run: Run) -> None:
 def is_trained(run: Run) -> bool:
     """Whether the run's training is done."""
     return run.folder.exists("training.json") and run.folder.read_json("training.json")["done"]
+
+
+def _in_words_of_the_config(
+    config: Config, changed: Mapping[str, str], before: Mapping[str, Any], now: Mapping[str, Any]
+) -> Iterator[str]:
+    """The changed settings, a line each. A dev set that came or went is one line, and not all its properties."""
+    had, has = (any(key.startswith("data.dev.") for key in identity) for identity in (before, now))
+    if had == has:
+        yield from changed.values()
+        return
+    yield from (line for key, line in changed.items() if not f"{key}.".startswith("data.dev.") and key != "data.seed")
+    name, test = ("data.dev", "data.test.NAME") if config.task == "reader" else ("corpus.dev", "corpus.test.NAME")
+    if has:
+        yield f"{name}: was not set; it chooses among models while they train: to score the trained one, use {test} instead"
+    else:
+        yield f"{name}: was set, and has chosen the model"
 
 
 def _check_batches(run: Run, rows: int) -> None:

@@ -40,6 +40,9 @@ class Document(NamedTuple):
     guests: list[Told]  # each for another document
 
 
+CORPUS_FILES = ("corpus.jsonl", "queries.jsonl", "restated.jsonl", "qrels/train.tsv", "qrels/dev.tsv")
+
+
 def num_documents(num_sentences: int) -> int:
     """All documents are equally long but the last, which is cut short."""
     return -(-num_sentences // SENTENCES_PER_DOCUMENT)
@@ -49,10 +52,7 @@ def write_corpus(folder: Path, world: World, first: int, num_sentences: int, pro
     """Write corpus, queries, qrels and restatements, from passage number ``first`` on; how many of each."""
     total = num_documents(num_sentences)
     with ExitStack() as stack:
-        corpus, *others = (
-            stack.enter_context(open_for_writing(folder / name))
-            for name in ("corpus.jsonl", "queries.jsonl", "restated.jsonl", "qrels/train.tsv", "qrels/dev.tsv")
-        )
+        corpus, *others = (stack.enter_context(open_for_writing(folder / name)) for name in CORPUS_FILES)
         questions = Questions(*others)
         for start in range(0, total, BLOCK):
             numbers = range(start, min(start + BLOCK, total))

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raydist.errors import InputError
-from raydist.files.storage import writing_to
-from raydist.sample.corpus import num_documents, write_corpus
+from raydist.files.stage import WORLD
+from raydist.files.storage import Storage, writing_to
+from raydist.sample.corpus import CORPUS_FILES, num_documents, write_corpus
 from raydist.sample.files import open_for_writing
 from raydist.sample.languages.ar import ARABIC
 from raydist.sample.languages.de import GERMAN
@@ -68,14 +69,29 @@ def write_sample(
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp") as scratch:
             folder = Path(scratch) / "new"  # renamed when whole
             counts = _write_all(folder, scale, num_sentences, seed, progress or (lambda done, total: None))
+            files = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*.*")}
             about = {"raydist_sample": VERSION, "size": str(size), "seed": seed, "counts": counts}
-            for name, text in {"world.json": json.dumps(about, indent=2) + "\n", "README.md": README}.items():
+            about["files"] = dict(sorted(files.items()))
+            for name, text in {WORLD: json.dumps(about, indent=2) + "\n", "README.md": README}.items():
                 with open_for_writing(folder / name) as file:
                     file.write(text)
             if out.exists():
                 os.rename(out, Path(scratch) / "old")
             os.rename(folder, out)
     return counts
+
+
+def is_whole(world: Storage) -> bool:
+    """Whether a sample world has all its files, with their sizes where its world.json has them."""
+    try:
+        about = world.read_json(WORLD)
+        files = about.get("files") or dict.fromkeys([f"{name}.json" for name in about["counts"] if "/" in name])
+    except (OSError, ValueError, KeyError):
+        return False
+    above = Path(world.path())
+    sizes = {Path(info.path).relative_to(above).as_posix(): info.size for info in world.tree()}
+    names = dict.fromkeys(CORPUS_FILES) | files
+    return all(name in sizes and size in (None, sizes[name]) for name, size in names.items())
 
 
 def _parse_size(size: str | int) -> tuple[int, int]:
@@ -98,7 +114,7 @@ def _check_replaceable(out: Path) -> None:
     if not any(out.iterdir()):
         return
     try:
-        known = "raydist_sample" in json.loads((out / "world.json").read_text(encoding="utf-8"))
+        known = "raydist_sample" in json.loads((out / WORLD).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
         known = False
     if not known:

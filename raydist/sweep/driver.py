@@ -18,6 +18,7 @@ from raydist.files.storage import Storage, fingerprint
 from raydist.here import Here
 from raydist.report.sweep import write_sweep_report
 from raydist.runs import trackers
+from raydist.runs.owners import run_lease
 from raydist.runs.run import Machine, Run
 from raydist.runs.stages import read_stages
 from raydist.sweep.ledger import Ledger, is_finished
@@ -68,15 +69,16 @@ class LocalTrials:
 def run_sweep(config: Config, runner: TrialRunner, *, fresh: bool = False) -> dict[str, Any]:
     """Run all unfinished trials, then write the table, sweep.json, best.yaml and report.html. Returns sweep.json's contents."""
     sweep = Sweep(config, runner.machine)
-    sweep.begin(fresh)
-    try:
-        if sweep.plan_pending():
-            runner.run(sweep)
-            if sweep.problem:
-                raise sweep.problem
-    finally:
-        results = sweep.write_results()
-    sweep.report(results)
+    with run_lease(sweep.folder, config.name):
+        sweep.begin(fresh)
+        try:
+            if sweep.plan_pending():
+                runner.run(sweep)
+                if sweep.problem:
+                    raise sweep.problem
+        finally:
+            results = sweep.write_results()
+        sweep.report(results)
     return results
 
 

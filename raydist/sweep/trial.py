@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from raydist.config import Config, override
 from raydist.errors import InputError, TrainingFailed
+from raydist.files.lease import DEAD_SECONDS
 from raydist.files.storage import Storage, fingerprint
 from raydist.models.folders import is_folder
 from raydist.runs import trackers
@@ -76,8 +77,9 @@ def run_trial(order: TrialOrder, machine: Machine, *, callbacks: Sequence[Any] =
     entry = order.trial.entry
     try:
         run = Run(order.config, machine, base=order.base)
-        run.begin()
-        entry["data"] = trial_flow(order.config).run_trial(run, callbacks=callbacks)
+        with run.held(wait=2 * DEAD_SECONDS):  # its process may have died on another node, or be ending with a killed driver
+            run.begin()
+            entry["data"] = trial_flow(order.config).run_trial(run, callbacks=callbacks)
         metrics = run.folder.read_json("metrics.json")
         entry |= {"status": "done", "steps": metrics.get("train.steps"), "metrics": metrics}
     except TrainingFailed as error:

@@ -22,7 +22,6 @@ from raydist.config import Config, OptimConfig, TrainConfig
 from raydist.cores import use_cores
 from raydist.errors import InputError, TrainingFailed
 from raydist.files.storage import Storage, has_model, writing_to
-from raydist.objectives.base import world_size
 from raydist.runs.trackers import open_trackers
 from raydist.training.checkpoints import (
     SavedCheckpoint,
@@ -34,10 +33,11 @@ from raydist.training.checkpoints import (
 from raydist.training.log import RunLog, Show, Watch, show_nothing
 from raydist.training.loop import NonFiniteLoss, TrainBatch, TrainRows, seed_step, train_step, training_steps
 from raydist.training.optim import build_optimizer, build_schedule
+from raydist.training.stop import StopRequest
 from raydist.training.trace import write_traces
 from raydist.training.trainable import Evaluation, Trainable, TrainingSets, name_questions, open_trainable
 
-NOTICE_S = 2.0  # between checks for a node's removal; each makes all ranks wait briefly
+NOTICE_S = 2.0  # between looks for notices; each makes all ranks wait briefly
 
 
 class Host(Protocol):
@@ -62,8 +62,12 @@ class Host(Protocol):
         """Ensure that all ranks start after the same step; returns the number of nodes."""
         ...
 
-    def is_leaving(self) -> bool | None:
-        """Whether a node is about to be removed; None if no notice is available. Called by every rank alike."""
+    def is_leaving(self) -> bool:
+        """Whether a node is about to be removed."""
+        ...
+
+    def asks_to_stop(self) -> bool:
+        """Whether the training shall end after this step, as by Ctrl-C."""
         ...
 
 
@@ -75,6 +79,7 @@ class Alone:
     keep: int = 2
     rank: int = 0
     ranks: int = 1
+    stop: StopRequest | None = None
 
     def wrap(self, task: nn.Module) -> nn.Module:
         return task
@@ -104,8 +109,11 @@ class Alone:
     def agree(self, step: int) -> int:
         return 1
 
-    def is_leaving(self) -> bool | None:
-        return None
+    def is_leaving(self) -> bool:
+        return False
+
+    def asks_to_stop(self) -> bool:
+        return bool(self.stop and self.stop.asked)
 
 
 def train(
@@ -122,20 +130,13 @@ def train(
 ) -> dict[str, Any]:
     """Train a task on rows, by the config sections `train` and `optim`; returns a summary.
 
-    With `run`, its folder gets checkpoints and metrics.jsonl, and the same call resumes from the last checkpoint.
+    With `run`, its folder gets checkpoints and metrics.jsonl, and the same call resumes from the last checkpoint; Ctrl-C takes
+    one, and only then interrupts.
     """
     settings = train or TrainConfig()
-    return Training(
-        task,
-        rows,
-        settings,
-        optim or OptimConfig(),
-        seed,
-        pad_id,
-        host or Alone(run, settings.keep_checkpoints),
-        evaluation,
-        run,
-    ).finish()
+    with contextlib.nullcontext() if host or run is None else StopRequest() as stop:
+        host = host or Alone(run, settings.keep_checkpoints, stop=stop)
+        return Training(task, rows, settings, optim or OptimConfig(), seed, pad_id, host, evaluation, run).finish()
 
 
 @dataclass
@@ -171,7 +172,8 @@ class Training:
             forget_lost_best(self.run, self.state)
         self.log = self._open_log(damaged) if self.host.rank == 0 and self.run is not None else None
         self.last_scores: dict[str, float] = {}
-        self.notice = Notice(self.host, self.state.step)
+        self.notices = Notices(self.host, self.state.step, self.task)
+        self.stopped = False
         self.batches: Sequence[TrainBatch] = ()
         self.loss: float | None = None  # of the last step
         self.lr = 0.0
@@ -193,10 +195,10 @@ class Training:
         self.wrapped.train()
         for step in self._steps():
             self._evaluate_and_save(step + 1)
-            if self.state.over:
+            if self.state.over or self.stopped:
                 break
         if self.log and self.run is not None:
-            if self.export and not has_model(self.run):  # finished earlier, model deleted since
+            if self.export and not self.stopped and not has_model(self.run):  # finished earlier, model deleted since
                 self._export_final()
             self.log.close()
         scores = {f"dev.{name}": value for name, value in self.last_scores.items()}
@@ -244,19 +246,22 @@ class Training:
         return self.state.step == self.total
 
     def _evaluate_and_save(self, done: int) -> None:
-        """After a step: scores if due, a checkpoint if due, a check for leaving nodes."""
+        """After a step: scores if due, a checkpoint if due, a look for nodes that leave and for a request to stop."""
         evaluated = bool(self.evaluation) and (done % (self.settings.evaluate_every or self.per_epoch) == 0 or self.is_last)
         if evaluated:
             self._evaluate(done)
         ended = self.is_last or self.state.over
-        if done % self.settings.checkpoint_every == 0 or ended:
+        is_due = done % self.settings.checkpoint_every == 0
+        if is_due or ended:
             if self.log and ended:
                 self._write_model()
             self._save()
         elif evaluated:  # on every rank, since a report is a barrier
             self.host.report((self.log.latest if self.log else {}) | {"step": done, "total": self.total})
-        if not ended and self.notice.asks_to_save(done, self.task):
-            self._save()
+        if not ended:
+            leaving, self.stopped = self.notices.look(done)
+            if (leaving or self.stopped) and not is_due:
+                self._save()
 
     def _evaluate(self, done: int) -> None:
         assert self.evaluation
@@ -326,31 +331,32 @@ class Training:
         return "last"
 
 
-class Notice:
-    """Checks periodically for a node's removal; by steps, not by the clock, since all ranks must check together."""
+class Notices:
+    """Looks for a node's removal and for a request to stop; several ranks look together, every so many steps."""
 
-    def __init__(self, host: Host, step: int) -> None:
-        self.host, self.watched = host, True
+    def __init__(self, host: Host, step: int, task: nn.Module) -> None:
+        self.host, self.is_left, self.device = host, False, next(task.parameters()).device
         self.asked, self.asked_at, self.next = step, time.monotonic(), step + 1
 
-    def asks_to_save(self, done: int, task: nn.Module) -> bool:
-        if not self.watched or done < self.next:
-            return False
-        leaving = self.host.is_leaving()
-        if leaving or leaving is None:
-            self.watched = False
-            return bool(leaving)
-        self.next = done + steps_until_asking((time.monotonic() - self.asked_at) / (done - self.asked), task)
-        self.asked, self.asked_at = done, time.monotonic()
-        return False
+    def look(self, done: int) -> tuple[bool, bool]:
+        """Whether a node is about to leave, which is reported once, and whether to stop; the same on every rank."""
+        is_due, host = done >= self.next, self.host
+        if host.ranks > 1 and not is_due:
+            return False, False
+        step_s = (time.monotonic() - self.asked_at) / (done - self.asked)
+        seen = torch.tensor([step_s, is_due and host.is_leaving(), host.asks_to_stop()], device=self.device)
+        if host.ranks > 1:
+            torch.distributed.all_reduce(seen, torch.distributed.ReduceOp.MAX)
+        if is_due:
+            self.asked, self.asked_at, self.next = done, time.monotonic(), done + steps_until_asking(float(seen[0]))
+        is_news = bool(seen[1]) and not self.is_left
+        self.is_left = self.is_left or is_news
+        return is_news, bool(seen[2])
 
 
-def steps_until_asking(step_s: float, task: nn.Module) -> int:
+def steps_until_asking(step_s: float) -> int:
     """Steps per `NOTICE_S`, at least one; by the slowest rank's step time, so that all ranks agree."""
-    slowest = torch.tensor(step_s, device=next(task.parameters()).device)
-    if world_size() > 1:
-        torch.distributed.all_reduce(slowest, torch.distributed.ReduceOp.MAX)
-    return max(1, int(NOTICE_S / max(float(slowest), 1e-3)))
+    return max(1, int(NOTICE_S / max(step_s, 1e-3)))
 
 
 def note_attempt(run: Storage, step: int, workers: int, nodes: int) -> None:
@@ -414,7 +420,8 @@ def fit_here(config: Config, run: Storage, sets: TrainingSets) -> dict[str, Any]
     run.delete("failure.json")
     if not config.cluster.gpus_per_worker:
         use_cores(config.cluster.threads_per_worker or os.cpu_count() or 1)
-    with Watch(run):
-        train_run(config, run, sets, Alone(run, config.train.keep_checkpoints), show=show_nothing, began=began)
-    raise_failure(run)
+    with StopRequest() as stop, Watch(run):
+        host = Alone(run, config.train.keep_checkpoints, stop=stop)
+        train_run(config, run, sets, host, show=show_nothing, began=began)
+        raise_failure(run)
     return run.read_json("fitted.json")

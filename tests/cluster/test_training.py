@@ -19,7 +19,7 @@ from helpers.own_workers import own_workers
 from lab import title
 from safetensors.torch import load_file
 
-from raydist.cluster.fit import RAYS_LIST, fit, forget_torn_list, storage_problem
+from raydist.cluster.fit import RAYS_LIST, STOP, fit, forget_torn_list, storage_problem
 from raydist.config import load_config
 from raydist.errors import TrainingFailed
 from raydist.files.storage import Storage
@@ -208,6 +208,25 @@ def test_a_training_that_was_over_before_anyone_looked_leaves_ray_as_it_was(tmp_
     assert asked == [True, False]
 
 
+def test_ctrl_c_reaches_the_workers_by_a_file_of_the_run_and_ends_the_driver_after_them(tmp_path, monkeypatch):
+    run = Storage(str(tmp_path))
+    run.write_bytes(STOP, b"")  # of a command that was killed
+
+    def train() -> None:
+        assert not run.exists(STOP)
+        signal.raise_signal(signal.SIGINT)
+        until = time.monotonic() + 30
+        while not run.exists(STOP):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    monkeypatch.setattr("raydist.cluster.fit._trainer", lambda *_: SimpleNamespace(fit=train))
+    cluster = SimpleNamespace(start=lambda: None, here=None)
+    with pytest.raises(KeyboardInterrupt):
+        fit(cluster, load_config("debug_reader").config, run, {})
+    assert not run.exists(STOP)
+
+
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux alone has SCHED_IDLE")
 def test_what_only_waits_gives_way_to_what_trains_also_to_a_worker_that_came_later(make_run):
     run = make_run(*STEPS, "name=gives_way", "train.max_steps=200", "train.epochs=100")
@@ -261,22 +280,39 @@ def test_a_killed_driver_started_again_ends_at_the_same_weights(make_run, undist
     assert_same(weights(run), weights(undisturbed[workers]))
 
 
-def test_ctrl_c_ends_a_training_with_status_130_and_a_word_on_how_to_go_on(make_run, storage):
-    run = make_run(*STEPS, "name=interrupted", "train.max_steps=2000", "train.epochs=80")
-    command = [sys.executable, "-m", "raydist.cli", "train", "debug_reader", f"storage={storage}", *STEPS]
-    command += ["name=interrupted", "train.max_steps=2000", "train.epochs=80"]
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_ctrl_c_takes_a_checkpoint_and_ends_a_training_with_status_130(make_run, storage, workers):
+    long = [*STEPS, "train.max_steps=120", "train.epochs=5", "train.checkpoint_every=1000", "train.evaluate_every=60"]
+    long.append(f"name=interrupted_{workers}")
+    run = make_run(*long)
+    command = [sys.executable, "-m", "raydist.cli", "train", "debug_reader", f"storage={storage}", *long]
+    command.append(f"cluster.workers={workers}")
     listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which tests in the background of a script do not
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    driver = subprocess.Popen(command, preexec_fn=listen, start_new_session=True, **pipes)
     deadline = time.monotonic() + 240
     while _step(run) < 7:
         assert driver.poll() is None, driver.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    driver.send_signal(signal.SIGINT)
+    os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: Ray's processes get it, too
     _, errors = driver.communicate(timeout=120)
     assert driver.returncode == 130, errors
+    assert "stopping: a checkpoint is taken after this step" in errors
     assert "interrupted; the same command goes on where this one stopped" in errors
     assert not run.folder.exists("fitted.json")
+    (checkpoint,) = run.folder.folders("checkpoints")
+    step = run.folder.read_json(f"checkpoints/{checkpoint}/state.json")["step"]
+    assert 7 <= step < 120
+    assert max(losses(run)) == step, "no step was made that is lost"
+    if workers == 1:
+        for name in (f"interrupted_{workers}", "calm"):
+            with Run(load_config("debug_reader", [f"storage={storage}", *long, f"name={name}"]).config, Here()) as run:
+                flow.train(run)
+        interrupted, calm = make_run(*long), run
+        assert [attempt["step"] for attempt in interrupted.folder.read_json("workers.json")] == [0, step]
+        assert_same(weights(interrupted), weights(calm))
+        assert timeless_lines(interrupted) == timeless_lines(calm)
 
 
 def _step(run) -> int:

@@ -1,9 +1,13 @@
 """Making stages, in this process: nothing twice, nothing half, and what is damaged is made again."""
 
 import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
@@ -14,6 +18,7 @@ from raydist import terminal
 from raydist.errors import InputError
 from raydist.files import making
 from raydist.files.local import LocalExecutor
+from raydist.files.making import maker_of
 from raydist.files.stage import Part, Stage, Worker, part_name, whole_manifest
 from raydist.files.storage import Storage, StorageError
 
@@ -125,3 +130,50 @@ def test_parts_that_a_journal_names_are_not_read_but_where_they_were_written_aft
     assert read == [part_name(1, stage.kind)]
     assert again.keys() == {1, 2}
     assert (again[2], again[1].info) == (lines[2], lines[2].info)
+
+
+# --- two commands ----------------------------------------------------------------------------------------------------
+
+SLOW_COMMAND = """
+import sys
+from helpers.stages import Squares, make
+from raydist.files.local import LocalExecutor
+make(LocalExecutor(), sys.argv[1], Squares("shared", 8, sys.argv[1] + "/shared.log", slow=600))
+"""
+
+
+def test_a_stage_that_another_command_makes_is_waited_for_until_that_has_made_it(squares, here, capsys):
+    stage = squares("shared", slow=0.1)
+    both = [threading.Thread(target=here, args=[stage]) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    told = capsys.readouterr().out
+    assert f"shared: process {os.getpid()} on" in told
+    assert "makes it, and this command waits" in told
+    assert "shared: made by another command meanwhile (60 rows)" in told
+    assert len(stage.made()) == 6, "no part is made twice"
+
+
+def test_a_stage_whose_maker_was_killed_is_made_by_the_command_that_waits(squares, here, tmp_path, capsys):
+    stage, store = squares("shared", parts=8), Storage(str(tmp_path))
+    helpers = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen([sys.executable, "-c", SLOW_COMMAND, str(tmp_path)], env=os.environ | helpers) as maker:
+        wait_for(lambda: maker_of(store, stage.folder) is not None)
+        waiting = threading.Thread(target=here, args=[stage])
+        waiting.start()
+        time.sleep(0.5)
+        assert not os.path.exists(stage.log)
+        maker.kill()
+        maker.wait()
+        waiting.join()
+    assert f"shared: process {maker.pid} on" in capsys.readouterr().out
+    assert len(stage.made()) == 8
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)

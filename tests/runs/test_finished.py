@@ -57,3 +57,8 @@ def test_it_is_refused_with_every_key_that_differs(storage):
         *("data.dev.max_length: was 192, now 200", "data.train.max_length: was 192, now 200"),
         *("objectives.infomax: was None, now set", "optim.lr: was 0.001, now 3.0"),
     ]
+
+
+def test_a_dev_set_that_is_left_out_is_named_as_the_config_names_it(storage):
+    with pytest.raises(InputError, match=r"settings:\n  train.choose: .*\n  data.dev: was set, and has chosen the model\ngive"):
+        train(storage, "data.dev=null", "train.choose=last")

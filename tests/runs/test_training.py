@@ -38,6 +38,13 @@ def test_a_finished_run_is_left_alone_and_another_config_is_refused(tmp_path, ca
     assert "optim.lr: was 0.001, now 0.002" in str(error.value)
     assert "seed: was 0, now 1" in str(error.value)
     assert "--fresh" in str(error.value)
+    dev = "data.dev=sample:en/dev.json"
+    with pytest.raises(InputError) as error:
+        flow.train(run(dev, "data.dev.questions=9", "optim.lr=2e-3"))
+    assert [line.split(";")[0].strip() for line in str(error.value).splitlines()[1:-1]] == [
+        *("optim.lr: was 0.001, now 0.002", "data.dev: was not set")
+    ], "and not its twelve properties"
+    assert "use data.test.NAME instead" in str(error.value)
     assert model.stat().st_mtime_ns == before
 
 

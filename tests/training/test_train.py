@@ -1,7 +1,10 @@
 """The whole loop in this process, as a notebook calls it: steps, evaluation, checkpoints, early stop, going on."""
 
 import json
+import multiprocessing
 import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from raydist.config import Config, OptimConfig, TrainConfig, load_config
+from raydist.exits import sigterm_as_ctrl_c
 from raydist.files.storage import Storage
 from raydist.here import Here
 from raydist.models.folders import model_folder
@@ -17,7 +21,7 @@ from raydist.reader import flow
 from raydist.reader.prepare import prepare
 from raydist.runs.run import Run
 from raydist.training.tasks import ReaderTask, build_reader_task
-from raydist.training.train import steps_until_asking, train
+from raydist.training.train import Alone, Notices, steps_until_asking, train
 from raydist.training.trainable import DevEvaluation, open_windows
 
 CONFIG = Config(model={"name": "builtin:tiny"})
@@ -51,14 +55,14 @@ def near_the_start(task: ReaderTask) -> Callable[[ReaderTask], dict[str, float]]
     return lambda now: {"f1": 100 - sum(float((value - before[name]).norm()) for name, value in now.state_dict().items())}
 
 
-def interrupted(evaluation: Callable, call: int) -> Callable:
-    """The same until a call, in which somebody presses Ctrl-C."""
+def interrupted(evaluation: Callable, call: int, times: int = 2, number: int = signal.SIGINT) -> Callable:
+    """The same until a call, in which somebody presses Ctrl-C: twice, and it ends at once."""
     calls = []
 
     def evaluate(task: ReaderTask) -> dict[str, float]:
         calls.append(task)
-        if len(calls) == call:
-            raise KeyboardInterrupt
+        for _ in range(times if len(calls) == call else 0):
+            signal.raise_signal(number)
         return evaluation(task)
 
     return evaluate
@@ -71,10 +75,10 @@ class Notebook:
         self.windows, self.run = windows, Storage(str(folder))
         self.settings = TrainConfig(**SETTINGS | settings)
 
-    def train(self, stop_at: int = 0) -> tuple[ReaderTask, dict]:
+    def train(self, stop_at: int = 0, **how) -> tuple[ReaderTask, dict]:
         torch.set_num_threads(1)
         task = new_task()
-        evaluation = interrupted(near_the_start(task), stop_at)
+        evaluation = interrupted(near_the_start(task), stop_at, **how)
         rows, optim = open_windows(self.windows["train"]), OptimConfig(lr=1e-3)
         return task, train(task, rows, train=self.settings, optim=optim, seed=3, evaluation=evaluation, run=self.run)
 
@@ -135,6 +139,26 @@ def test_interrupted_the_same_call_goes_on_and_ends_at_the_same_bytes(windows, t
     assert [attempt["step"] for attempt in cut.run.read_json("workers.json")] == [0, 5]
 
 
+@pytest.mark.parametrize(("number", "at"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
+def test_one_ctrl_c_takes_a_checkpoint_after_the_step_and_the_same_call_goes_on_there(windows, tmp_path, capfd, number, at):
+    calm, cut = Notebook(windows, tmp_path / "calm"), Notebook(windows, tmp_path / "cut")
+    task, fitted = calm.train()
+    before = signal.getsignal(signal.SIGINT)
+    with sigterm_as_ctrl_c(), pytest.raises(KeyboardInterrupt):
+        cut.train(stop_at=at, times=1, number=number)
+    assert signal.getsignal(signal.SIGINT) is before
+    step = 4 * at  # of the evaluation in which the signal came; checkpoints are due at 5, 10 and 15
+    assert "a checkpoint is taken after this step; Ctrl-C again ends at once" in capfd.readouterr().err
+    assert cut.checkpoints()[-1] == step
+    assert not cut.run.exists("fitted.json")
+    assert not cut.run.exists("model")
+    again, there = cut.train()
+    assert cut.run.read_json("progress.json")["first"] == step
+    assert weights(again) == weights(task)
+    assert there == fitted
+    assert cut.lines() == calm.lines()
+
+
 def test_finished_the_same_call_makes_no_step_more(windows, tmp_path):
     notebook = Notebook(windows, tmp_path)
     task, fitted = notebook.train()
@@ -171,7 +195,43 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word_for_the_one_before(wind
 
 @pytest.mark.parametrize(("step_s", "steps"), [(60.0, 1), (24.0, 1), (0.5, 4), (0.02, 100), (0.0, 2000)])
 def test_a_notice_of_preemption_is_asked_for_by_the_clock_however_long_a_step_is(step_s, steps):
-    assert steps_until_asking(step_s, torch.nn.Linear(1, 1)) == steps
+    assert steps_until_asking(step_s) == steps
+
+
+class Rank(Alone):
+    """One of two: the first is asked to stop after the second step, and the second is told of a node that leaves."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank=rank, ranks=2)
+        self.looks = 0
+
+    def asks_to_stop(self) -> bool:
+        self.looks += 1
+        return self.rank == 0 and self.looks > 1
+
+    def is_leaving(self) -> bool:
+        return self.rank == 1
+
+
+def look_as(rank: int, folder: str) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    notices = Notices(Rank(rank), 0, torch.nn.Linear(1, 1))
+    seen = []
+    for done in range(1, 4):
+        time.sleep(1.1 * rank)  # a rank may be slow: they look after the same steps all the same
+        seen.append(notices.look(done))
+    Path(folder, f"seen-{rank}").write_text(repr(seen))
+
+
+def test_all_ranks_see_a_notice_after_the_same_step_whichever_of_them_got_it(tmp_path):
+    forks = multiprocessing.get_context("fork")
+    ranks = [forks.Process(target=look_as, args=(rank, str(tmp_path))) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(60)
+    seen = [(tmp_path / f"seen-{rank}").read_text() for rank in range(2)]
+    assert seen == ["[(True, False), (False, True), (False, True)]"] * 2
 
 
 # --- a run's training ------------------------------------------------------------------------------------------------
