@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from raydist.corpus.examples import read_files
 from raydist.corpus.paths import expand_paths
 from raydist.corpus.rows import json_lines, read_bytes
 from raydist.errors import InputError
+from raydist.files.given import parse_json
 from raydist.reader.metrics import normaliser
 from raydist.records import Example
 
@@ -81,7 +81,7 @@ def _is_ours(path: str) -> bool:
     """Whether a file's first line is a row {question, ...} without a passage."""
     first = next(iter(read_bytes(path, HEAD).decode("utf-8-sig", "replace").lstrip().splitlines()), "")
     try:
-        row = json.loads(first)
+        row = parse_json(first)
     except ValueError:
         return False
     return isinstance(row, dict) and "question" in row and "context" not in row

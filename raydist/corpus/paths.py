@@ -10,16 +10,18 @@ from pathlib import Path
 
 from raydist.corpus.messages import some
 from raydist.errors import InputError
+from raydist.files.given import check_regular, expanded
 
 
 def expand_paths(patterns: Sequence[str]) -> list[str]:
     """The files of paths and globs, sorted, each once."""
     found: set[str] = set()
     for pattern in patterns:
-        path = os.path.expanduser(pattern)
+        path = str(expanded(pattern))
         if os.path.isdir(path):
             names = sorted(os.listdir(path))
             raise InputError(f"{pattern} is a directory ({some(names)}); wanted files: give {pattern.rstrip('/')}/* or names")
+        check_regular(path)
         if os.path.exists(path):  # including names that contain [ or *
             found.add(os.path.normpath(path))
             continue
@@ -45,5 +47,6 @@ def _nothing_at(pattern: str, path: str) -> str:
 def check_there(*paths: Path) -> None:
     """Require files to exist, before a long corpus is read."""
     for path in paths:
-        if not Path(path).is_file():
+        check_regular(path)
+        if not os.path.isfile(path):
             raise InputError(f"no file {path}; give a file that exists")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import os
 import zlib
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from raydist.corpus.checks import is_writable
 from raydist.corpus.paths import check_there
 from raydist.corpus.rejected import BROKEN_JSON, INVALID_UTF8, WRONG_TYPE, WRONG_WIDTH, Fault
 from raydist.errors import InputError
+from raydist.files.given import check_regular, parse_json
 
 HEAD_BYTES = 1 << 18
 BATCH_ROWS = 1024  # rows of a Parquet file unpacked together
@@ -49,14 +49,16 @@ class Row(NamedTuple):
 
 def is_gzip(path: Path | str) -> bool:
     """Whether a file is gzipped, whatever its name."""
+    check_regular(path)
     with open(path, "rb") as stream:
         return stream.read(2) == b"\x1f\x8b"
 
 
 @contextmanager
 def _unpacked(path: Path | str) -> Iterator[IO[bytes]]:
+    is_packed = is_gzip(path)
     with open(path, "rb") as file:
-        yield cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_gzip(path) else file
+        yield cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_packed else file
 
 
 def _after_mark(stream: IO[bytes], start: int = 0) -> IO[bytes]:
@@ -89,10 +91,10 @@ def load_document(path: Path | str) -> Any:
     """The content of a JSON file."""
     data = read_bytes(path).removeprefix(_BYTE_ORDER_MARK)
     try:
-        return json.loads(data.decode("utf-8"))
+        return parse_json(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8: byte {error.start + 1} is {data[error.start]:#04x}; save it as such") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is not valid JSON: {error}; is it cut short? copy or make it again") from error
 
 
@@ -101,8 +103,8 @@ def load_lists(path: Path, keys: Sequence[str]) -> list[list[Any]]:
     check_there(path)
     try:
         with _unpacked(path) as stream:
-            document = json.loads(_after_mark(stream).read().decode("utf-8"))
-    except (ValueError, RecursionError, EOFError, OSError, zlib.error) as error:
+            document = parse_json(_after_mark(stream).read().decode("utf-8"))
+    except (ValueError, EOFError, OSError, zlib.error) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict) or not all(isinstance(document.get(key), list) for key in keys):
         seen = ", ".join(document) if isinstance(document, dict) else type(document).__name__
@@ -137,10 +139,10 @@ def cut_lines(path: Path | str, max_bytes: int) -> list[tuple[int, int, int]]:
 
 def _parsed(line: int, raw: bytes) -> Row:
     try:
-        return Row(line, json.loads(raw.decode("utf-8")))
+        return Row(line, parse_json(raw.decode("utf-8")))
     except UnicodeDecodeError as error:
         return Row(line, None, Fault(INVALID_UTF8, f"byte {error.start + 1} is {raw[error.start]:#04x}"))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return Row(line, None, Fault(BROKEN_JSON, str(error)))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from raydist.errors import InputError
+from raydist.files.given import expanded, parse_json
 from raydist.files.storage import Storage
 from raydist.models.builtin import minilm_folder, new_minilm_folder, tiny_folder
 
@@ -39,7 +39,7 @@ def model_folder(name: str, revision: str | None = None, *, towers: bool = False
         return new_minilm_folder()
     if name.startswith("builtin:"):
         raise InputError(f"model {name!r} is not built in; there are builtin:tiny, builtin:minilm and builtin:minilm_new")
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if folder.is_dir():
         return _checked(folder, towers)
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
@@ -49,7 +49,7 @@ def model_folder(name: str, revision: str | None = None, *, towers: bool = False
 
 def is_folder(name: str) -> bool:
     """Whether a model's name is a folder on this machine, and so may differ on others."""
-    return not name.startswith("builtin:") and Path(name).expanduser().is_dir()
+    return not name.startswith("builtin:") and expanded(name).is_dir()
 
 
 def open_model(where: Mapping[str, Any]) -> Path:
@@ -106,7 +106,7 @@ def _weight_files(folder: Path) -> list[str]:
 
 def _json_object(folder: Path, name: str) -> dict[str, Any]:
     try:
-        found = json.loads((folder / name).read_bytes())
+        found = parse_json((folder / name).read_bytes())
     except ValueError:
         found = None
     if not isinstance(found, dict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from raydist.files.given import expanded
 from raydist.files.storage import Place, Storage, fingerprint
 from raydist.runs.run import Run
 from raydist.runs.stages import StageUse
@@ -20,7 +21,7 @@ def locate(run: Run, pattern: str) -> Place:
     """
     if pattern.startswith(SAMPLE):
         return Place(pattern.removeprefix(SAMPLE), make_sample(run))
-    path = Path(run.config.data.root).expanduser() / Path(pattern).expanduser()
+    path = expanded(run.config.data.root) / expanded(pattern)
     return Place(str(path.absolute()))
 
 
