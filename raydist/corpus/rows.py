@@ -15,6 +15,7 @@ import gzip
 import io
 import os
 import zlib
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, zip_longest
@@ -184,8 +185,10 @@ def csv_records(path: Path | str, stream: IO[bytes]) -> Iterator[tuple[int, list
     is_header = True
     try:
         for start, _, cells in _records(chain(first, text), delimiter=max(",\t;", key=header.count), strict=True):
+            if cells and is_header:
+                check_columns_differ(path, cells := [cell.strip() for cell in cells])
             if cells:
-                yield start, [cell.strip() for cell in cells] if is_header else cells
+                yield start, cells
                 is_header = False
     except _BrokenRecord as error:
         raise InputError(
@@ -226,6 +229,12 @@ def _whole_parquet(path: Path | str) -> Iterator[pq.ParquetFile]:
         raise InputError(f"{path} is a damaged Parquet file ({error}); copy or make it again") from error
 
 
+def check_columns_differ(path: Path | str, names: Sequence[str]) -> None:
+    """Refuse a table with a column twice, where one would hide the other."""
+    if twice := [name for name, number in Counter(names).items() if name and number > 1]:
+        raise InputError(f"{path} has the column {twice[0]!r} twice; rename or remove one of them")
+
+
 class ParquetFacts(NamedTuple):
     """Metadata of a Parquet file."""
 
@@ -236,6 +245,7 @@ class ParquetFacts(NamedTuple):
 def parquet_facts(path: Path | str) -> ParquetFacts:
     """The columns and row groups of a Parquet file."""
     with _whole_parquet(path) as file:
+        check_columns_differ(path, file.schema_arrow.names)
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         return ParquetFacts(file.schema_arrow.names, [(group.num_rows, group.total_byte_size) for group in groups])
 
@@ -271,12 +281,13 @@ def table_rows(path: Path) -> Iterator[Row]:
     try:
         if suffix == ".parquet":
             with _parquet(path) as table:
+                check_columns_differ(path, table.schema_arrow.names)
                 batches = table.iter_batches(BATCH_ROWS)
                 yield from (Row(*row) for row in enumerate((row for batch in batches for row in batch.to_pylist()), 1))
             return
         with _unpacked(path) as stream:
             file = _after_mark(stream)
-            yield from _cells(file, is_tsv=suffix == ".tsv") if suffix in (".csv", ".tsv") else _objects(file)
+            yield from _cells(path, file, is_tsv=suffix == ".tsv") if suffix in (".csv", ".tsv") else _objects(file)
     except (UnicodeDecodeError, csv.Error, pa.ArrowException, EOFError, OSError, zlib.error) as error:
         raise InputError(f"{path} cannot be read as {suffix[1:]}: {error}") from error
 
@@ -292,13 +303,13 @@ def _objects(file: IO[bytes]) -> Iterator[Row]:
             yield Row(line, None, Fault(WRONG_TYPE, f"wanted an object, saw {raw.decode()[:80]!r}"))
 
 
-def _cells(file: IO[bytes], *, is_tsv: bool) -> Iterator[Row]:
+def _cells(path: Path, file: IO[bytes], *, is_tsv: bool) -> Iterator[Row]:
     """Rows by their last line; cells may be missing (None). TSV is lines split at tabs: a quote is an ordinary character."""
     dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
     header: list[str] | None = None
     for _, line, cells in _records(_text(file), **dialect):
         if header is None:
-            header = cells
+            check_columns_differ(path, header := cells)
         elif cells:
             yield _by_column(line, header, cells)
 

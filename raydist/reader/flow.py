@@ -22,6 +22,7 @@ from raydist.models.located import Location, Model, NamedModel, StoredModel, tok
 from raydist.reader import two_stage
 from raydist.reader.evaluate import evaluate_set, examples_of, with_unique_ids
 from raydist.reader.metrics import null_differences, read_predictions
+from raydist.reader.model import check_reader
 from raydist.reader.prepare import choose_questions, make_examples, prepare, report_overlap
 from raydist.reader.stages import Predictions, WindowSet
 from raydist.runs import trackers
@@ -111,6 +112,7 @@ def reader_location(run: Run) -> Location:
     """The reader that predicts: predict.model, else the run's own."""
     config = run.config
     if config.predict.model:
+        check_reader(model_folder(config.predict.model), trained=True)
         if tokenizer_digest(model_folder(config.predict.model)) != tokenizer_digest(run.model_folder):
             raise InputError(
                 f"predict.model {config.predict.model} has another tokenizer than model.name {config.model.name}; "
