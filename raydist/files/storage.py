@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import posixpath
+import re
 import shutil
 import tempfile
 import uuid
@@ -74,7 +75,7 @@ def _reaching(method: Callable[Concatenate[Storage, P], T]) -> Callable[Concaten
             if self.is_local:
                 raise
             raise Unreachable(
-                f"storage {self.uri}: no answer, or a refusal ({_short(error)}); check its address, the network and the "
+                f"storage {self._shown}: no answer, or a refusal ({_short(error)}); check its address, the network and the "
                 f"credentials in the environment, and run the same command again: what is done stays done"
             ) from None
 
@@ -99,11 +100,17 @@ class Storage:
         except (pa.ArrowException, OSError) as error:
             java = "; hdfs:// needs Java and Hadoop's libhdfs on this machine" if uri.startswith("hdfs://") else ""
             raise InputError(
-                f"storage {self.uri}: cannot be opened ({_short(error)}){java}; give a folder or an s3://, gs:// or hdfs:// URI"
+                f"storage {self._shown}: cannot be opened ({_short(error)}){java}; give a folder or an s3://, gs:// or "
+                "hdfs:// URI"
             ) from None
 
     def __reduce__(self):
         return Storage, (self.uri,)
+
+    @property
+    def _shown(self) -> str:
+        """The URI without a password, for messages."""
+        return re.sub(r"//[^/@]*@", "//***@", self.uri)
 
     @property
     def is_local(self) -> bool:

@@ -17,8 +17,9 @@ def check_model(folder: Path, auto_class: str, *, trained_head: bool = False, **
     import transformers
 
     for tower in sorted({tower_folder(folder, name) for name in TOWERS}):
-        model = load_shape(getattr(transformers, auto_class), tower, **settings)
-        check_weights(model, tower, trained_head=trained_head)
+        opener = getattr(transformers, auto_class)
+        model = load_shape(opener, tower, **settings)
+        check_weights(model, opener, tower, trained_head=trained_head)
         check_tokenizer(open_tokenizer(tower), model.config, tower)
 
 

@@ -21,8 +21,8 @@ KNOWN = (OSError, ValueError, StrictDataclassError, SafetensorError)  # their me
 
 
 @contextmanager
-def opening(opener: Any, folder: Path) -> Iterator[None]:
-    """Turn any error of transformers about a folder into one message; silence its warnings. `opener`: a class, or a name."""
+def opening(auto_class: Any, folder: Path) -> Iterator[None]:
+    """Turn any error of transformers about a folder into one message; silence its warnings."""
     logging.set_verbosity_error()  # a new head is what we want, not a warning
     logging.disable_progress_bar()
     try:
@@ -34,7 +34,7 @@ def opening(opener: Any, folder: Path) -> Iterator[None]:
         if not isinstance(error, KNOWN):
             why = f"{type(error).__name__}: {why}; its JSON files may be damaged or made by hand: copy or download them again"
         why += "; its weights are cut off or damaged, copy or download them again" if isinstance(error, SafetensorError) else ""
-        raise InputError(f"{folder}: cannot be opened with {getattr(opener, '__name__', opener)}: {why}") from None
+        raise InputError(f"{folder}: cannot be opened with {auto_class.__name__}: {why}") from None
 
 
 # --- weights, by the heads of their files ----------------------------------------------------------------------------
@@ -49,25 +49,27 @@ class Stored(NamedTuple):
     type: str  # F32, BF16, I8, ...
 
 
-def check_weights(model: Any, folder: Path, *, trained_head: bool = False) -> None:
+def check_weights(model: Any, auto_class: Any, folder: Path, *, trained_head: bool = False) -> None:
     """Reject weights whose names, shapes or types are not those of a model, given as its modules without weights."""
+    failed = f"{folder}: cannot be opened with {auto_class.__name__}"
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     prefix = f"{model.base_model_prefix}."
     matched, weights = set(), dict(model.named_parameters())
-    for name, (shape, kind) in stored_weights(folder).items():
+    stored = stored_weights(auto_class, folder)
+    for name, (shape, kind) in stored.items():
         same = next((other for other in _names_of(name, prefix) if other in wanted), None)
         if same is None:
             continue
         matched.add(same)
         if not kind.startswith(("F16", "F32", "F64", "BF16")) and same in weights:
-            raise InputError(f"{folder}: {name} is stored as {kind}: quantized weights are not read; save them as float32")
+            raise InputError(f"{failed}: {name} is stored as {kind}: quantized weights are not read; save them as float32")
         if shape != wanted[same]:
             raise InputError(
-                f"{folder}: {name} has the shape {list(shape)} in its weights, and {list(wanted[same])} by its config.json; "
+                f"{failed}: {name} has the shape {list(shape)} in its weights, and {list(wanted[same])} by its config.json; "
                 f"copy or download both again"
             )
-    if not matched:
-        raise InputError(f"{folder}: none of its weights is one of a {type(model).__name__}; copy or download it again")
+    if stored and not matched:
+        raise InputError(f"{failed}: none of its weights is one of a {type(model).__name__}; copy or download it again")
     if trained_head:
         head = [name for name in wanted if not name.startswith(prefix)]
         refuse_missing(folder, type(model).__name__, [name for name in head if name not in matched])
@@ -80,11 +82,11 @@ def _names_of(name: str, prefix: str) -> Iterator[str]:
         yield from (one, prefix + one, one.removeprefix(prefix))
 
 
-def stored_weights(folder: Path) -> Mapping[str, Stored]:
+def stored_weights(auto_class: Any, folder: Path) -> Mapping[str, Stored]:
     """The names, shapes and types of a folder's weights, from the heads of its files."""
     found: dict[str, Stored] = {}
     for name in weight_files(folder):
-        with opening("safetensors", folder), safe_open(folder / name, "np") as file:
+        with opening(auto_class, folder), safe_open(folder / name, "np") as file:
             slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
             found |= {key: Stored(tuple(one.get_shape()), one.get_dtype()) for key, one in slices.items()}
     return found
@@ -123,7 +125,7 @@ def open_weights(auto_class: Any, folder: Path, **settings: Any) -> tuple[Any, l
     """A model of transformers from a folder, in float32, and the names of the weights that the folder lacks."""
     how = {"dtype": torch.float32, "use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
     about = {"config": settings["config"]} if "config" in settings else {}
-    check_weights(load_shape(auto_class, folder, **about), folder)  # sizes that differ may not fit into memory
+    check_weights(load_shape(auto_class, folder, **about), auto_class, folder)  # sizes that differ may not fit into memory
     with opening(auto_class, folder):
         model, found = auto_class.from_pretrained(folder, **how, **settings)
     if mismatched := sorted(found["mismatched_keys"]):  # transformers itself would report neither name nor shape

@@ -40,6 +40,11 @@ def open_corpora(run: Run, names: Iterable[str] | None = None, *, with_questions
     if with_questions:
         _check_questions(sources)
     stages = {name: (corpus_stage(run, name, source), f"corpus {name}") for name, source in sources.items()}
+    for name, (stage, _) in stages.items():
+        if not run.storage.exists(f"{stage.folder}/manifest.json"):
+            with said_if_long(f"corpus {name}: looking at the files"):
+                files = [file for place in stage.places for file in _files_of(place.fetch(), sources[name])]
+                stage.check(sum(file.stat().st_size for file in files))
     tables = run.make_all(stages, label="read corpus")
     counts = {name: CorpusCounts(**made.manifest.parts[0].info) for name, made in tables.items()}
     for name, made in tables.items():
@@ -116,7 +121,7 @@ def _check_questions(sources: dict[str, CorpusSource]) -> None:
 
 
 def corpus_stage(run: Run, name: str, source: CorpusSource) -> CorpusTables:
-    """The stage that reads a corpus, whose files have been looked at."""
+    """The stage that reads a corpus."""
     places = tuple(locate(run, file) for file in source.files)
     boundaries = locate(run, source.boundaries) if source.boundaries else None
     paths = [place.fetch() for place in (*places, *_some(boundaries))]
@@ -126,7 +131,7 @@ def corpus_stage(run: Run, name: str, source: CorpusSource) -> CorpusTables:
     files = [file for path in paths[: len(places)] for file in _files_of(path, source)]
     with said_if_long(f"corpus {name}: looking whether the files have changed"):
         known = tuple(_known_file(file, source) for file in [*files, *paths[len(places) :]])
-    stage = CorpusTables(
+    return CorpusTables(
         format=source.format,
         split=source.split,
         columns={table: source.columns_of(table) for table in CORPUS_COLUMNS.get(source.format, {})},
@@ -136,10 +141,6 @@ def corpus_stage(run: Run, name: str, source: CorpusSource) -> CorpusTables:
         places=places,
         boundaries=boundaries,
     )
-    if not run.storage.exists(f"{stage.folder}/manifest.json"):
-        with said_if_long(f"corpus {name}: looking at the files"):
-            stage.check(sum(file.stat().st_size for file in files))
-    return stage
 
 
 def _some(place: Place | None) -> list[Place]:

@@ -14,7 +14,7 @@ from raydist.corpus.formats import open_corpus
 from raydist.corpus.rows import table_rows
 from raydist.errors import InputError
 from raydist.files.given import expanded, parse_json
-from raydist.files.storage import Storage, file_digest
+from raydist.files.storage import Storage, Unreachable, file_digest
 from raydist.models.folders import model_folder
 from raydist.reader.metrics import read_predictions
 from raydist.retrieval.metrics import read_trec_run
@@ -66,3 +66,20 @@ def test_json_without_a_bottom_or_an_end_has_a_short_message(read, text, why):
     with pytest.raises(ValueError, match=why) as caught:
         read(f'{{"a": {text}}}')
     assert len(str(caught.value)) < 100
+
+
+def test_an_object_store_that_does_not_answer_is_one_short_message(monkeypatch):
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    store = Storage("s3://key:secret@bucket/runs?endpoint_override=127.0.0.1:1&scheme=http")
+    with pytest.raises(InputError, match=r"storage s3://\*\*\*@bucket/runs.*: no answer, or a refusal .*check its address"):
+        store.check_reachable()
+    with pytest.raises(Unreachable) as caught:
+        store.read_bytes("x")
+    assert len(str(caught.value)) < 800
+
+
+@pytest.mark.parametrize("uri", ["hdfs://nowhere:1/x", "foo://x/y"])
+def test_a_storage_that_cannot_be_opened_is_one_short_message(uri):
+    with pytest.raises(InputError, match=r"cannot be opened .*give a folder or an s3://") as caught:
+        Storage(uri).exists("x")
+    assert len(str(caught.value)) < 600
