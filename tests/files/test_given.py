@@ -1,7 +1,9 @@
 """What users give: paths, files, JSON."""
 
 import os
+import threading
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -68,14 +70,29 @@ def test_json_without_a_bottom_or_an_end_has_a_short_message(read, text, why):
     assert len(str(caught.value)) < 100
 
 
-def test_an_object_store_that_does_not_answer_is_one_short_message(monkeypatch):
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    store = Storage("s3://key:secret@bucket/runs?endpoint_override=127.0.0.1:1&scheme=http")
+class Refusing(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.send_response(403)
+        self.end_headers()
+
+    do_GET = do_HEAD
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+def test_an_object_store_that_refuses_is_one_short_message_without_the_password():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    store = Storage(f"s3://key:secret@bucket/runs?endpoint_override=127.0.0.1:{server.server_port}&scheme=http")
     with pytest.raises(InputError, match=r"storage s3://\*\*\*@bucket/runs.*: no answer, or a refusal .*check its address"):
         store.check_reachable()
-    with pytest.raises(Unreachable) as caught:
-        store.read_bytes("x")
-    assert len(str(caught.value)) < 800
+    for ask in (store.files, store.tree, store.folders, partial(store.read_bytes, "x"), partial(store.local_copy, "x")):
+        with pytest.raises(Unreachable) as caught:
+            ask()
+        assert len(str(caught.value)) < 800
+        assert "secret" not in str(caught.value)
+    server.shutdown()
 
 
 @pytest.mark.parametrize("uri", ["hdfs://nowhere:1/x", "foo://x/y"])
