@@ -33,11 +33,12 @@ def expand_paths(patterns: Sequence[str]) -> list[str]:
 
 
 def _nothing_at(pattern: str, path: str) -> str:
+    pattern = pattern if len(pattern) <= 300 else f"{pattern[:300]}..."
     if "://" in pattern:
         return f"{pattern} is a remote address; wanted local files: copy or mount it, or load it by its hub name"
     folder, name = os.path.split(path)
     if glob.has_magic(folder) or not os.path.isdir(folder or "."):
-        return f"no file at {pattern}: there is no folder {folder}; check the path"
+        return f"no file at {pattern}: there is no folder {folder[:300]}; check the path"
     names = sorted(os.listdir(folder or "."))
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.3)
     what = "no file matches" if glob.has_magic(path) else "no file at"

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raydist.corpus.checks import is_writable
+from raydist.corpus.messages import some
 from raydist.corpus.paths import check_there
 from raydist.corpus.rejected import BROKEN_JSON, INVALID_UTF8, WRONG_TYPE, WRONG_WIDTH, Fault
 from raydist.errors import InputError
@@ -108,7 +109,7 @@ def load_lists(path: Path, keys: Sequence[str]) -> list[list[Any]]:
     except (ValueError, EOFError, OSError, zlib.error) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict) or not all(isinstance(document.get(key), list) for key in keys):
-        seen = ", ".join(document) if isinstance(document, dict) else type(document).__name__
+        seen = some(document) if isinstance(document, dict) else type(document).__name__
         raise InputError(f"{path}: wanted an object with the lists {', '.join(keys)}, saw {seen}")
     return [document[key] for key in keys]
 

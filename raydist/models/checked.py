@@ -7,7 +7,7 @@ from typing import Any
 
 from raydist.errors import InputError
 from raydist.models.folders import TOWERS, tower_folder
-from raydist.models.loading import check_weights, load_shape, open_tokenizer
+from raydist.models.loading import check_weights, load_shape, open_tokenizer, opening
 
 
 def check_model(folder: Path, auto_class: str, *, trained_head: bool = False, **settings: Any) -> None:
@@ -20,7 +20,9 @@ def check_model(folder: Path, auto_class: str, *, trained_head: bool = False, **
         opener = getattr(transformers, auto_class)
         model = load_shape(opener, tower, **settings)
         check_weights(model, opener, tower, trained_head=trained_head)
-        check_tokenizer(open_tokenizer(tower), model.config, tower)
+        tokenizer = open_tokenizer(tower)
+        with opening(transformers.AutoTokenizer, tower):  # what it holds shows only when it is used
+            check_tokenizer(tokenizer, model.config, tower)
 
 
 def check_tokenizer(tokenizer: Any, config: Any, folder: Path) -> None:

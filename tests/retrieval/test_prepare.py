@@ -86,4 +86,4 @@ def test_of_large_files_a_block_is_looked_at_and_what_is_made_is_not_looked_at_a
     monkeypatch.undo()
     assert open_corpora(run_on(tmp_path, Here), ["train"])["train"].num_sentences == 3
     monkeypatch.setattr(OpenSet, "blocks", lambda self: pytest.fail("read again"))
-    assert open_corpora(run_on(tmp_path), ["train"])["train"].num_sentences == 3
+    assert open_corpora(run_on(tmp_path, Here), ["train"])["train"].num_sentences == 3
