@@ -17,6 +17,7 @@ from raydist.terminal import complain
 DONE, FAILED, WRONG_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 UNREADABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
 TRACEBACK = "RAYDIST_TRACEBACK"  # an environment variable: print tracebacks
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray Jobs, whose log outlives the files of their node
 LOST = {"RayActorError", "LocalRayletDiedError", "NodeDiedError", "ObjectLostError", "RpcError", "WorkerCrashedError"}
 
 
@@ -74,7 +75,12 @@ def _explain_unforeseen(error: Exception, why: str) -> None:
     whole = "".join(traceback.format_exception(error))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if os.path.dirname(__file__) in frame.filename]
     here = f" ({os.path.relpath(frames[-1].filename, os.path.dirname(__file__))}, line {frames[-1].lineno})" if frames else ""
-    if os.environ.get(TRACEBACK) or {"-v", "--verbose"} & set(sys.argv) or (kept := _kept(whole)) is None:
+    if (
+        os.environ.get(TRACEBACK)
+        or os.environ.get(JOB)
+        or {"-v", "--verbose"} & set(sys.argv)
+        or (kept := _kept(whole)) is None
+    ):
         sys.stderr.write(whole)
         kept = ""
     complain(f"failed: {type(error).__name__}: {why[:500]}{here}")
