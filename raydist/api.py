@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from raydist.config import Config, ConfigError, override
 from raydist.config import load_config as read_config
+from raydist.files.yaml_text import YamlError, load_yaml
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,8 +62,8 @@ def _changes(overrides: Overrides) -> dict[str, Any]:
         if not equals or not key:
             raise ConfigError(f"{line}: an override is key=value")
         try:
-            changes[key] = yaml.safe_load(text)
-        except yaml.YAMLError:
+            changes[key] = load_yaml(text)
+        except YamlError:
             raise ConfigError(f"{key}: not YAML: {text!r}") from None
     return changes
 

@@ -16,6 +16,8 @@ from raydist.cli_jobs import jobs_app
 from raydist.cli_options import Address, ConfigArg, Fresh, Insecure, Overrides, Verbose
 from raydist.errors import InputError
 from raydist.exits import INTERRUPTED, WRONG_INPUT, exit_status
+from raydist.files.given import check_regular
+from raydist.terminal import plain, say, shown_json
 
 if TYPE_CHECKING:
     from raydist.runs.run import Run
@@ -32,7 +34,7 @@ app.add_typer(jobs_app, name="jobs")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"raydist {__version__}")
+        say(f"raydist {__version__}")
         raise typer.Exit
 
 
@@ -106,7 +108,7 @@ def train(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
     with opened(config, overrides, verbose) as run:
         flows.train(run, fresh=fresh)
         ending = "_cross_encoder" if run.config.task == "cross_encoder" else ""
-        print(f"model in {run.storage.path(run.config.name + ending, 'model')}")
+        say(f"model in {run.storage.path(run.config.name + ending, 'model')}")
 
 
 @app.command()
@@ -120,9 +122,7 @@ def predict(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = F
     with opened(config, overrides, verbose) as run:
         tables = flow.predict(run)
         for name, table in tables.items():
-            print(
-                f"{name}: {table.num_rows:,} questions in {run.folder.path('predictions')}/{name}.json, .nbest.json, .parquet"
-            )
+            say(f"{name}: {table.num_rows:,} questions in {run.folder.path('predictions')}/{name}.json, .nbest.json, .parquet")
 
 
 @app.command()
@@ -148,7 +148,7 @@ def mine(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, v
     from raydist.retrieval import flow
 
     with opened(config, overrides, verbose) as run:
-        print(f"silver pairs in {flow.mine(run, fresh=fresh)}")
+        say(f"silver pairs in {flow.mine(run, fresh=fresh)}")
 
 
 @app.command()
@@ -169,9 +169,9 @@ def index(
 
     with opened(*flows.config_of(config, overrides or []), verbose) as run:
         if add:
-            print(f"added {flows.add_to_index(run, add):,} sentences to {run.folder.path('index')}")
+            say(f"added {flows.add_to_index(run, add):,} sentences to {run.folder.path('index')}")
         else:
-            print(f'index in {(made := flows.index(run, fresh=fresh))}; ask it with: raydist search {made} "..."')
+            say(f'index in {(made := flows.index(run, fresh=fresh))}; ask it with: raydist search {made} "..."')
 
 
 @app.command()
@@ -313,20 +313,21 @@ def ask_passage(reader: str, question: str, text: str, n_best: int, as_json: boo
 
     answer = Reader.load(reader).ask(question, text, n_best=n_best)
     if as_json:
-        import json
         from dataclasses import asdict
 
-        print(json.dumps(asdict(answer), ensure_ascii=False, indent=1))
+        print(shown_json(asdict(answer)))
         return
     if not answer.answered:
-        print(f"the passage does not seem to say (p {answer.null_probability:.4f}); its best spans:")
+        say(f"the passage does not seem to say (p {answer.null_probability:.4f}); its best spans:")
     for rank, span in enumerate(answer.nbest, 1):
-        print(f"{rank:3}  {span.probability:6.4f}  {span.start}-{span.end}  {span.text}")
+        say(f"{rank:3}  {span.probability:6.4f}  {span.start}-{span.end}  {plain(span.text)}")
 
 
 def read_text(name: str) -> str:
     """A text file; - is standard input."""
     try:
+        if name != "-":
+            check_regular(name)
         content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -376,10 +377,10 @@ def report(
     if len(runs) == 1 and (runs[0] / "sweep.json").is_file():
         from raydist.report.sweep import write_sweep_report
 
-        print(f"report in {write_sweep_report(runs[0], out)}")
+        say(f"report in {write_sweep_report(runs[0], out)}")
     else:
         say_summary(runs)
-        print(f"report in {write_report(runs, out or (runs[0].parent / 'compare.html' if len(runs) > 1 else None))}")
+        say(f"report in {write_report(runs, out or (runs[0].parent / 'compare.html' if len(runs) > 1 else None))}")
 
 
 @app.command()
@@ -394,7 +395,7 @@ def export(
     """
     from raydist.exports import export as write_export
 
-    print(f"{to} in {write_export(run, to, out)}")
+    say(f"{to} in {write_export(run, to, out)}")
 
 
 @app.command()
@@ -412,7 +413,7 @@ def sample(
 
     with Progress("sample world", 0, "passages") as bar:
         counts = write_sample(out, size, seed, lambda done, total: bar.update(done, total=total))
-    print(f"{out}: " + ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items()))
+    say(f"{out}: " + ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items()))
 
 
 @app.command()
@@ -423,7 +424,7 @@ def status(run: Annotated[str, typer.Argument(metavar="RUN", help="The folder or
     """
     from raydist.status import describe_run
 
-    print(describe_run(run))
+    say(describe_run(run))
 
 
 @app.command()
@@ -454,7 +455,7 @@ def doctor() -> None:
     from raydist.doctor import examine
 
     for name, value in examine():
-        print(f"{name:22} {value}")
+        say(f"{name:22} {value}")
 
 
 @app.command()
@@ -497,7 +498,7 @@ def submit(
 
     jobs = Jobs(job.target)
     job_id = jobs.send(job)
-    print(f"submitted {job_id}", flush=True)
+    say(f"submitted {job_id}")
     if not no_wait:
         raise SystemExit(jobs.follow(job_id))
 

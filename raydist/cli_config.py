@@ -7,6 +7,7 @@ from typing import Annotated, Optional
 import typer
 
 from raydist.cli_options import ConfigArg, Overrides
+from raydist.terminal import say
 
 config_app = typer.Typer(help="Show, check or explain a config.", no_args_is_help=True)
 
@@ -35,7 +36,7 @@ def config_show(
             continue
         plain = key.removesuffix(".files")  # `dev: a.json` sets dev.files alone; the source's other keys are defaults
         origin = loaded.origins.get(key) or loaded.origins.get(plain, "default")
-        print(f"{key} = {value!r}".ljust(60) + f"  # {origin}")
+        say(f"{key} = {value!r}".ljust(60) + f"  # {origin}")
 
 
 @config_app.command("explain")
@@ -53,7 +54,7 @@ def config_explain(
     """
     from raydist.config.explain import explain_key
 
-    print("\n\n".join([explain_key(key) for key in keys or [""]]))
+    say("\n\n".join([explain_key(key) for key in keys or [""]]))
 
 
 @config_app.command("check")
@@ -69,7 +70,7 @@ def config_check(config: ConfigArg, overrides: Overrides = None) -> None:
         from raydist.sweep.plan import plan_sweep
 
         plan_sweep(loaded.config)
-    print(f"{config}: no problem found")
+    say(f"{config}: no problem found")
 
 
 @config_app.command("schema")

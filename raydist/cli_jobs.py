@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from raydist.cli_options import Address, Insecure, JobId
+from raydist.terminal import say
 
 jobs_app = typer.Typer(help="Jobs on a Ray cluster: list them, follow their logs, stop them.", no_args_is_help=True)
 
@@ -19,7 +20,7 @@ def jobs_list(address: Address = None, insecure: Insecure = False) -> None:
     from raydist.submission.target import reach
 
     jobs = Jobs(reach(address, insecure=insecure)).newest_first()
-    print("\n".join(map(describe, jobs)) or "no job was submitted yet")
+    say("\n".join(map(describe, jobs)) or "no job was submitted yet")
 
 
 @jobs_app.command("logs")
@@ -46,4 +47,4 @@ def jobs_stop(job: JobId = None, address: Address = None, insecure: Insecure = F
 
     jobs = Jobs(reach(address, insecure=insecure))
     name = jobs.pick(job, running=True)
-    print(f"{name}: {'stopping' if jobs.stop(name) else 'had ended already'}")
+    say(f"{name}: {'stopping' if jobs.stop(name) else 'had ended already'}")

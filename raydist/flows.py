@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from raydist.config import Config, shipped_configs
 from raydist.errors import InputError
+from raydist.files.given import expanded
 from raydist.report.html import write_report
 from raydist.runs.run import Run
 from raydist.terminal import said_if_long, say
@@ -73,7 +74,7 @@ def is_documents(named: str) -> bool:
     """Whether a name is one of documents: a folder, a non-YAML file, a glob, a URI. Shipped configs take precedence."""
     if "://" in named or any(sign in named for sign in "*?["):
         return True
-    path = Path(named).expanduser()
+    path = expanded(named)
     if path.is_file():
         return path.suffix not in (".yaml", ".yml")
     is_shipped = named[0] not in "./~" and (shipped_configs() / f"{named}.yaml").is_file()

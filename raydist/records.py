@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -269,7 +270,13 @@ def name_rejected(rows: Iterable[Rejected]) -> str:
 
 
 def rejected_table(rows: Iterable[Rejected]) -> pa.Table:
-    return pa.Table.from_pylist([asdict(row) for row in rows], schema=REJECTED_SCHEMA)
+    """Rejected rows as a table; halves of characters, which UTF-8 cannot encode, become question marks."""
+    plain = [{name: _encodable(value) for name, value in asdict(row).items()} for row in rows]
+    return pa.Table.from_pylist(plain, schema=REJECTED_SCHEMA)
+
+
+def _encodable(value: Any) -> Any:
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) and not value.isascii() else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from raydist.errors import InputError
 from raydist.files.stage import read_manifest
 from raydist.files.storage import Storage
+from raydist.files.yaml_text import load_yaml
 from raydist.runs.owners import run_owner
 from raydist.runs.stages import StageUse, read_stages
 from raydist.sweep.ledger import Ledger, is_finished
@@ -20,6 +19,7 @@ from raydist.terminal import duration
 def describe_run(folder: str) -> str:
     """A text about a run's progress and results."""
     run = Storage(folder)
+    run.check_reachable()
     if not run.exists("config.yaml"):
         raise InputError(
             f"{folder} is not a run: it has no config.yaml; runs are folders in `storage`, such as runs/quickstart"
@@ -39,7 +39,7 @@ def describe_run(folder: str) -> str:
 
 
 def _stage_lines(run: Storage, unfinished: list[Storage]) -> list[str]:
-    config = yaml.safe_load(run.read_bytes("config.yaml"))
+    config = load_yaml(run.read_bytes("config.yaml"))
     above = Path(run.path()).parents[config["name"].count("/")]
     storage = Storage(config["storage"] if "://" in config["storage"] else str(above))
     return [f"  {use.title}: {_how_far(storage, use, unfinished)}({use.folder})" for use in read_stages(run).values()]

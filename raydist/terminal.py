@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 QUIET_SECONDS = 30.0
 LONG_SECONDS = 3.0
 REDRAW_SECONDS = 1.0  # on a terminal, without updates
+MOST_COMPLAINT = 20_000  # characters
+
+
+# --- text that a terminal does not obey ------------------------------------------------------------------------------
+
+TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")  # change the direction of later text
+
+
+def is_harmless(char: str) -> bool:
+    """Whether a character only shows itself: no control character, no override of the writing direction, no half of one."""
+    return char.isprintable() or (unicodedata.category(char) not in ("Cc", "Cs", "Co", "Cn") and char not in TURNING)
+
+
+def plain(text: str) -> str:
+    """Text of documents on one line: breaks become blanks, and what is not harmless is dropped (the marks that right-to-left
+    writing needs stay).
+    """
+    return "".join(char for char in re.sub(r"\s", " ", text) if is_harmless(char))
+
+
+def escaped(text: str) -> str:
+    """Lines of a message, in which names and data may stand: what is not harmless is shown as in Python, like \\x1b."""
+    return "".join(c if c in "\n\t" or is_harmless(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown_json(value: Any) -> str:
+    """JSON in which the same characters are escapes of JSON."""
+    text = json.dumps(value, ensure_ascii=False, indent=1, default=str)
+    return "".join(c if c == "\n" or is_harmless(c) else json.dumps(c)[1:-1] for c in text)
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------
 
 
 def say(text: str) -> None:
     """Print a plain line for the user."""
-    print(text, flush=True)
+    print(escaped(text), flush=True)
+
+
+def complain(text: str) -> None:
+    """Print lines on standard error; the end of a very long text is left out."""
+    cut = f"\n... ({len(text) - MOST_COMPLAINT:,} more characters)" if len(text) > MOST_COMPLAINT else ""
+    print(escaped(text[:MOST_COMPLAINT]) + cut, file=sys.stderr, flush=True)
 
 
 def say_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -79,7 +120,7 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a plain line above."""
         with self.turn:
-            say(("\r\x1b[K" if self.live else "") + text)
+            print(("\r\x1b[K" if self.live else "") + escaped(text), flush=True)
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.over.set()
@@ -88,7 +129,7 @@ class Progress:
         if kind is None:
             rate = (self.done - self.first) / max(took, 1e-9)
             end = f"{self.name}: {_number(self.done)} {self.unit} in {duration(took)} ({_number(rate)}/s)"
-            print(("\r\x1b[K" if self.live else "") + end + (f" {self.note}" if self.note else ""), flush=True)
+            print(("\r\x1b[K" if self.live else "") + escaped(end + (f" {self.note}" if self.note else "")), flush=True)
         elif self.live:
             print(flush=True)
 
@@ -110,5 +151,5 @@ class Progress:
         left = f", {duration((self.total - self.done) / rate)} left" if rate > 0 and self.total else ""
         speed = f"{_number(rate)}/s{left}" if rate > 0 else f"for {duration(took)}"
         of = f"/{_number(self.total)}" if self.total else ""
-        text = f"{self.name}: {_number(self.done)}{of} {self.unit}, {speed} {self.note}".rstrip()
+        text = escaped(f"{self.name}: {_number(self.done)}{of} {self.unit}, {speed} {self.note}".rstrip())
         print(f"\r\x1b[K{text}" if self.live else text, end="" if self.live else "\n", flush=True)

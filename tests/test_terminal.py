@@ -1,5 +1,6 @@
 """What a stage says while it goes on, also where nothing comes to tell."""
 
+import json
 import re
 import sys
 import time
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from raydist import terminal as progress
-from raydist.terminal import Progress, duration, said_if_long
+from raydist.terminal import Progress, complain, duration, escaped, plain, said_if_long, say, shown_json
 
 
 @pytest.fixture
@@ -106,3 +107,31 @@ def test_a_total_may_come_later_and_lost_work_is_not_counted(monkeypatch, capsys
 )
 def test_durations(seconds, told):
     assert duration(seconds) == told
+
+
+NASTY = "\x1b]0;title\x07 \x9b2J \u202e \ud800 \x00 \r"
+
+
+def test_nothing_that_is_printed_is_obeyed_by_the_terminal(capsys):
+    say(NASTY)
+    complain(NASTY)
+    with Progress(f"read {NASTY}", 1, "rows") as bar:
+        bar.say(NASTY)
+        bar.update(1, note=NASTY)
+    print(plain(NASTY), shown_json({NASTY: NASTY}))
+    out, err = capsys.readouterr()
+    assert "\\x1b]0;title\\x07 \\x9b2J \\u202e \\ud800 \\x00 \\r" in out
+    assert err.startswith("\\x1b]0")
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800]", out + err)
+
+
+def test_shown_json_reads_back_and_text_of_any_language_stays_as_it_is():
+    text = "\u200fשלום\u200d é\u0301 👩\u200d🚀 \u3000 \x9b\n"
+    assert json.loads(shown_json({text: [text]})) == {text: [text]}
+    assert escaped(text[:-2]) == text[:-2]
+    assert plain("a\x1b[31mb\r\nc\u202ed\u3000e") == "a[31mb  cd e"
+
+
+def test_a_very_long_complaint_is_cut(capsys):
+    complain("x" * 1_000_000)
+    assert len(capsys.readouterr().err) < 30_000

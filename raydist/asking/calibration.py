@@ -17,6 +17,7 @@ import numpy as np
 
 from raydist.asking.merge import FEATURES
 from raydist.errors import InputError
+from raydist.files.given import parse_json
 
 FORMAT = 1
 PENALTY = 1e-4  # on squared weights of standardised features, as a share of the mean loss: useless features weigh nothing
@@ -146,7 +147,7 @@ class Calibration:
     @classmethod
     def load(cls, path: Path | str) -> Self:
         try:
-            return cls.from_json(json.loads(Path(path).read_bytes()), path)
+            return cls.from_json(parse_json(Path(path).read_bytes()), path)
         except OSError as error:
             raise InputError(f"calibration {path} cannot be read: {error.strerror or error}") from None
         except ValueError as error:

@@ -15,6 +15,7 @@ import yaml
 from raydist.asking.retriever import Retriever
 from raydist.config.asking import AskingConfig
 from raydist.errors import InputError
+from raydist.files.given import expanded
 
 LIBRARY = "raydist.library.library"  # the module, loaded when a folder is opened
 CALIBRATION = "asking/calibration.json"  # in a run's folder
@@ -37,7 +38,7 @@ class Places:
 
 def find_places(library: Path | str) -> Places:
     """The places of the run that holds a library; empty for a library without a run."""
-    folder = Path(library).expanduser()
+    folder = expanded(library)
     if (folder / "config.json").is_file():
         raise InputError(A_READER.format(folder))
     run = next((place for place in (folder, folder.absolute().parent) if (place / "config.yaml").is_file()), None)
@@ -53,7 +54,7 @@ def find_places(library: Path | str) -> Places:
     if task in (None, "reader"):
         raise InputError(A_READER.format(run))
     own = run / CALIBRATION if (run / CALIBRATION).is_file() else None
-    calibration = Path(asking.calibration).expanduser() if asking.calibration else own
+    calibration = expanded(asking.calibration) if asking.calibration else own
     settings = {"kind": asking.kind, "k": asking.k, "depth": asking.depth}
     return Places(
         asking.reader, asking.cross_encoder, calibration, asking.precision, asking.threshold, asking.products, settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from raydist.corpus.examples import read_files
 from raydist.corpus.paths import expand_paths
 from raydist.corpus.rows import json_lines, read_bytes
 from raydist.errors import InputError
+from raydist.files.given import parse_json
 from raydist.judgements.questions import Known, known_questions
 from raydist.judgements.reading import read_judgements
 from raydist.reader.metrics import normaliser
@@ -92,7 +92,7 @@ def _first_row(path: str) -> dict[str, Any]:
     """The first line, if it is a JSON object."""
     first = next(iter(read_bytes(path, HEAD).decode("utf-8-sig", "replace").lstrip().splitlines()), "")
     try:
-        row = json.loads(first)
+        row = parse_json(first)
     except ValueError:
         return {}
     return row if isinstance(row, dict) else {}

@@ -12,6 +12,7 @@ from raydist.asking.asker import Asker
 from raydist.asking.retriever import Retriever
 from raydist.asking.shown import one_line, reply_json, shown_reply
 from raydist.errors import InputError
+from raydist.terminal import complain
 
 PROMPT = "question: "
 
@@ -33,7 +34,7 @@ def ask_library(library: Path | str | Retriever, question: str | None, settings:
     """Print the reply to a question, or to each question of standard input."""
     asker = Asker.open(library, **settings)
     for note in asker.notes:
-        print(f"note: {note}", file=sys.stderr)
+        complain(f"note: {note}")
     if question is not None:
         print_reply(asker, question, showing)
     elif sys.stdin.isatty():
@@ -54,7 +55,7 @@ def hold_session(asker: Asker, showing: Showing) -> None:
         try:
             print_reply(asker, question, showing)
         except InputError as error:
-            print(f"error: {error}", file=sys.stderr)
+            complain(f"error: {error}")
         print()
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from raydist.asking.asker import Reply
 from raydist.asking.merge import Candidate
 from raydist.asking.retriever import Passage
+from raydist.terminal import plain
 
 AROUND = 240  # characters shown before and after an answer
-TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")  # change the direction of later text
 MARKS = {True: ("\x1b[1;7m", "\x1b[0m"), False: ("[[", "]]")}  # on a terminal, and elsewhere
 
 
@@ -56,17 +54,6 @@ def place_of(passage: Passage) -> str:
     where = f", page {passage.page}" if passage.page is not None else ""
     where = where or (f", line {passage.line}" if passage.line is not None else "")
     return " > ".join([plain(passage.document_id), *headings]) + where
-
-
-def plain(text: str) -> str:
-    """Text that is safe on a terminal: breaks become blanks; control characters and overrides of the writing direction are
-    dropped (the marks that right-to-left writing needs stay).
-    """
-    return "".join(char for char in re.sub(r"\s", " ", text) if _is_shown(char))
-
-
-def _is_shown(char: str) -> bool:
-    return unicodedata.category(char) not in ("Cc", "Cs", "Co", "Cn") and char not in TURNING
 
 
 # --- for programs ----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from raydist.errors import Failure
+from raydist.errors import Failure, InputError
 from raydist.terminal import say
 
 # A local node is never preempted, and the end of a training is noticed sooner.
@@ -54,6 +54,11 @@ class LocalRay:
                 break
             except Exception as error:
                 _kill(_children() - others)
+                if isinstance(error, OSError) and error.filename:
+                    raise InputError(
+                        f"Ray cannot start here: {error.filename}: {error.strerror}; it needs a home folder (HOME) and a "
+                        f"temporary one (RAY_TMPDIR, else /tmp) that it may write to"
+                    ) from None
                 if "timed out during startup" not in str(error):
                     raise
                 if number + 1 == STARTS:

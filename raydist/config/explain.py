@@ -13,10 +13,11 @@ from pydantic.fields import FieldInfo
 
 from raydist.config.keys import Key, either, inner_sections, known_key, nearest_names
 from raydist.config.run import Config
-from raydist.config.section import ConfigError, OneOf, Section
+from raydist.config.section import ConfigError, OneOf, Section, cut
 
 AnySection = TypeVar("AnySection", bound=Section)
 
+MOST_EXPLAINED = 100  # problems; a config with more of them is something else
 # in the place of a problem: which alternative it is of
 SHAPES = ("function-", "tuple[", "constrained-", "literal[", "list[", "dict[")
 
@@ -28,7 +29,8 @@ def explained(error: ValidationError, section: str = "") -> list[str]:
     """A line for each problem of the config, or of one section. Alternatives each report their own problems: if one of them has
     the shape of the value, those of other shapes are left out."""
     above = tuple(section.split(".")) if section else ()
-    errors: list[Any] = [{**problem, "loc": (*above, *problem["loc"])} for problem in error.errors()]
+    first = error.errors()[:MOST_EXPLAINED]
+    errors: list[Any] = [{**problem, "loc": (*above, *problem["loc"])} for problem in first]
     problems = [(tuple(_path(problem)), problem) for problem in errors]
 
     def is_of_shape(problem: Any) -> bool:
@@ -97,7 +99,7 @@ def _line(problem: Any) -> str:
     if problem["type"] == "value_error":
         return f"{name}: {problem['ctx']['error']}"
     message = problem["msg"].replace("Input should", "should")
-    return f"{name}: {message[0].lower() + message[1:]}, got {problem['input']!r}"
+    return f"{name}: {message[0].lower() + message[1:]}, got {cut(repr(problem['input']))}"
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------

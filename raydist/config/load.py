@@ -6,7 +6,8 @@ The command line overrides a file, a file overrides those it extends, and these 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,26 +17,12 @@ from pydantic import ValidationError
 
 from raydist.config.explain import explained, problems_beside
 from raydist.config.run import Config
-from raydist.config.section import ConfigError, Section, listed
+from raydist.config.section import ConfigError, Section, cut, listed
+from raydist.files.given import check_regular
+from raydist.files.yaml_text import YamlError, load_yaml
 
-
-class _Loader(yaml.SafeLoader):
-    """Strict YAML: a repeated key is an error, not a silent choice."""
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
-    pairs = [(loader.construct_object(key, deep=True), key) for key, _ in node.value]
-    seen: set = set()
-    for key, at in pairs:
-        if not isinstance(key, Hashable):
-            raise yaml.constructor.ConstructorError(None, None, f"a key should be a plain value, got {key!r}", at.start_mark)
-        if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", at.start_mark)
-        seen.add(key)
-    return {key: loader.construct_object(value, deep=True) for (key, _), (_, value) in zip(pairs, node.value)}
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+MOST_LEVELS = 16  # of a key's name, and of configs that extend each other
+MOST_PROBLEMS = 50  # that a message lists
 
 
 def shipped_configs() -> Path:
@@ -48,17 +35,20 @@ def shipped_configs() -> Path:
 def find_config(name: str) -> Path:
     """A config's file, by its path or, for a shipped one, by its name (`quickstart`, `paper/infomax`)."""
     path = Path(name)
-    if path.is_file():
+    if os.path.isfile(path):
         return path
+    check_regular(path)
     folder = shipped_configs()
     shipped = folder / (name.removeprefix("configs/").removesuffix(".yaml") + ".yaml")
-    if shipped.is_file() and shipped.resolve().is_relative_to(folder.resolve()):
+    if os.path.isfile(shipped) and shipped.resolve().is_relative_to(folder.resolve()):
         return shipped
     known = sorted(str(p.relative_to(folder).with_suffix("")) for p in folder.rglob("*.yaml") if "cluster" not in p.parts)
     near = difflib.get_close_matches(path.stem, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else "give a file, or one of these that ship with raydist: " + ", ".join(known)
-    what = "is a folder, not a YAML file" if path.is_dir() else "no such config"
-    raise ConfigError(f"{name}: {what}; {hint}")
+    usual = [name for name in known if "/" not in name]
+    of_these = f"give a file, or one of these that ship with raydist: {', '.join(usual)}, and those of {folder}"
+    hint = f"did you mean {near[0]}?" if near else of_these
+    what = "is a folder, not a YAML file" if os.path.isdir(path) else "no such config"
+    raise ConfigError(f"{cut(name)}: {what}; {hint}")
 
 
 @dataclass(frozen=True)
@@ -72,7 +62,7 @@ class Loaded:
 def load_config(name: str, overrides: Sequence[str] = ()) -> Loaded:
     """Read a config, apply `extends:` and the overrides, and check the whole."""
     path = find_config(name)
-    values, origins = _read(path, ())
+    values, origins = _read(path, (), {})
     problems: list[str] = []
     for text in overrides:
         try:
@@ -95,23 +85,26 @@ def _apply(values: dict, override: str) -> list[str]:
     """Apply an override; returns its key, then the keys of all leaves below it. Raises ValueError if it is wrong."""
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise ValueError(f"{override}: an override is key=value")
+        raise ValueError(f"{cut(override)}: an override is key=value")
     try:
-        value = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError) as error:  # a ValueError: a value such as 2026-02-31
-        raise ValueError(f"{key}: not YAML: {text!r} ({_first_line(error)})") from None
+        value = load_yaml(text)
+    except YamlError as error:
+        raise ValueError(f"{cut(key)}: not YAML: {cut(repr(text))} ({error})") from None
     if isinstance(value, dict) and not text.lstrip().startswith("{"):
         value = text  # `prefix=query: ` is a text; command-line mappings need braces
     path = tuple(key.split("."))
+    if len(path) > MOST_LEVELS:
+        raise ValueError(f"{cut(key)}: unknown key; no key has {len(path)} names")
     if blocked := _set(values, list(path), value):
         raise ValueError(blocked)
     return [key, *(".".join(leaf) for leaf, _ in _leaves(value, path))]
 
 
 def _report(path: Path, overrides: int, problems: Sequence[str]) -> str:
-    count = f"{len(problems)} problem" + "s" * (len(problems) > 1)
+    count = f"{len(problems)} problem" + "s" * (len(problems) > 1) if len(problems) <= MOST_PROBLEMS else "many problems"
     beside = f" with {overrides} override" + "s" * (overrides > 1) if overrides else ""
-    return f"{path}{beside}: {count}\n  " + "\n  ".join(problems)
+    more = ["and others"] * (len(problems) > MOST_PROBLEMS)
+    return f"{path}{beside}: {count}\n  " + "\n  ".join([*problems[:MOST_PROBLEMS], *more])
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -142,17 +135,23 @@ def flat_values(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {".".join(path): value for path, value in _leaves(plain, ())} if plain else {}
 
 
-def _read(path: Path, chain: tuple[Path, ...]) -> tuple[dict, dict[str, str]]:
-    if path.resolve() in chain:
+Values = tuple[dict, dict[str, str]]  # and the origin of each
+
+
+def _read(path: Path, chain: tuple[Path, ...], known: dict[Path, Values]) -> Values:
+    """A config over those it extends. `known`: what was read before, so that a file extended many times is read once."""
+    place = path.resolve()
+    if place in chain:
         raise ConfigError(f"{path} extends itself: " + " -> ".join(map(str, (*chain, path))))
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: not readable as YAML: {_first_line(error)}") from None
-    if values is None:
-        values = {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: a config is a mapping of sections, got {type(values).__name__}")
+    if len(chain) >= MOST_LEVELS:
+        raise ConfigError(f"{chain[0]}: more than {MOST_LEVELS} configs extend each other, the last one {path}")
+    if place not in known:
+        known[place] = _merged(path, (*chain, place), known)
+    return known[place]
+
+
+def _merged(path: Path, chain: tuple[Path, ...], known: dict[Path, Values]) -> Values:
+    values = _load(path)
     base: dict = {}
     origins: dict[str, str] = {}
     extends = values.pop("extends", None)
@@ -161,12 +160,25 @@ def _read(path: Path, chain: tuple[Path, ...]) -> tuple[dict, dict[str, str]]:
         raise ConfigError(f"{path}: extends should be the name of a config or a list of names, got {extends!r}")
     for parent in parents:
         beside = path.parent / parent
-        parent_values, parent_origins = _read(beside if beside.is_file() else find_config(parent), (*chain, path.resolve()))
+        parent_values, parent_origins = _read(beside if os.path.isfile(beside) else find_config(parent), chain, known)
         base, origins = _merge(base, parent_values), origins | parent_origins
     own = {".".join(leaf): str(path) for leaf, _ in _leaves(values, ())}
     merged = _merge(base, values)
     kept = {".".join(leaf) for leaf, _ in _leaves(merged, ())}
     return merged, {key: origin for key, origin in (origins | own).items() if key in kept}
+
+
+def _load(path: Path) -> dict:
+    try:
+        values = load_yaml(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        why = (error.strerror or error) if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: not readable as YAML: {why}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a config is a mapping of sections, got {type(values).__name__}")
+    return values
 
 
 def _merge(base: Any, over: Any) -> Any:
@@ -197,9 +209,3 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
             yield from _leaves(inner, (*path, str(key)))
     else:
         yield path, value
-
-
-def _first_line(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    text = getattr(error, "problem", None) or str(error).splitlines()[0]
-    return f"line {mark.line + 1}: {text}" if mark else text

@@ -14,7 +14,7 @@ from raydist.config.machine import ClusterConfig, TrackConfig
 from raydist.config.objectives import ObjectivesConfig
 from raydist.config.reader import DataConfig, EvaluateConfig, PredictConfig, SourceConfig
 from raydist.config.retrieval import CorpusConfig, CrossEncoderConfig, IndexConfig, MiningConfig, RetrieverConfig
-from raydist.config.section import NOTHING, ROWS, WEIGHTS, Section, key, section
+from raydist.config.section import LONGEST_NAME, NOTHING, ROWS, WEIGHTS, Section, cut, key, section
 from raydist.config.serving import ServingConfig
 from raydist.config.training import ModelConfig, OptimConfig, SweepConfig, TrainConfig
 
@@ -59,9 +59,11 @@ class Config(Section):
 
     @field_validator("name")
     @classmethod
-    def _not_stages(cls, value: str) -> str:
+    def _is_a_folder(cls, value: str) -> str:
         if value.split("/")[0] == "stages":
             raise ValueError("'stages' is the folder of the stage cache: choose another name")
+        if max(map(len, value.split("/"))) > LONGEST_NAME or len(value) > 5 * LONGEST_NAME:
+            raise ValueError(f"should have at most {LONGEST_NAME} characters between slashes, got {cut(value)!r}")
         return value
 
     @property

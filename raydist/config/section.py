@@ -107,11 +107,19 @@ class OneOf:
         return handler(schema) | {"enum": self.names}
 
 
+def cut(text: str, most: int = 200) -> str:
+    """The beginning of a long text, for a message."""
+    return text if len(text) <= most else f"{text[: most - 20]}... ({len(text):,} characters)"
+
+
 def listed(value: Any) -> Any:
     """A single text as a list of one."""
     return [value] if isinstance(value, str) else value
 
 
+LONGEST_NAME = 180  # bytes; a folder's name may have 255, and ours are given endings
+
+
 def is_plain_name(name: str) -> bool:
     """Whether a test set may have this name."""
-    return name.replace("_", "").replace("-", "").isalnum()
+    return name.replace("_", "").replace("-", "").isalnum() and len(name.encode()) <= LONGEST_NAME

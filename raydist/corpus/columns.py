@@ -132,4 +132,4 @@ def wanted_rows(
 def _check_wanted(path: Path, row: Mapping[str, Any], columns: Iterable[str]) -> None:
     missing = [column for column in columns if column not in row]
     if missing:
-        raise InputError(f"{path} has no column {missing[0]!r}, only {', '.join(map(str, row))}; map the names with columns")
+        raise InputError(f"{path} has no column {missing[0]!r}, only {some(row)}; map the names with columns")

@@ -15,7 +15,6 @@ are one split each.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +40,7 @@ from raydist.corpus.rows import (
     parquet_groups,
 )
 from raydist.errors import InputError
+from raydist.files.given import parse_json
 from raydist.records import Example, ReadCounts, Rejected
 
 UNITS = {"lines": "line", "csv": "line", "parquet": "row", "document": "question"}  # unit of `line` in each layout
@@ -253,7 +253,7 @@ def _opened_cells(rows: Iterable[Row], names: Mapping[str, str]) -> Iterator[Row
 def _cell_value(cell: Any, *, is_number: bool) -> Any:
     if isinstance(cell, str) and (cell[:1] in ("[", "{") or is_number):
         try:
-            return json.loads(cell) if cell else None
+            return parse_json(cell) if cell else None
         except ValueError:
             return printed_value(cell) if cell[:1] == "{" else cell
     return cell

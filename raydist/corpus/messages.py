@@ -22,11 +22,11 @@ def short(value: Any) -> str:
 
 def some(names: Iterable[Any]) -> str:
     """The first names, and the number of further ones."""
-    names = [str(name) for name in names]
+    names = [name if len(name := str(one)) <= 60 else f"{name[:57]}..." for one in names]
     return (", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")) or "nothing"
 
 
 def nearest(name: str, known: Iterable[Any]) -> str:
     """The known names most like this one."""
     close = difflib.get_close_matches(name, [str(one) for one in known], n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
+    return f"; did you mean {' or '.join(one[:60] for one in close)}?" if close else ""

@@ -11,16 +11,18 @@ from pathlib import Path
 
 from raydist.corpus.messages import some
 from raydist.errors import InputError
+from raydist.files.given import check_regular, expanded
 
 
 def expand_paths(patterns: Sequence[str]) -> list[str]:
     """The files of paths and globs, sorted, each once."""
     found: set[str] = set()
     for pattern in patterns:
-        path = os.path.expanduser(pattern)
+        path = str(expanded(pattern))
         if os.path.isdir(path):
             names = sorted(os.listdir(path))
             raise InputError(f"{pattern} is a directory ({some(names)}); wanted files: give {pattern.rstrip('/')}/* or names")
+        check_regular(path)
         if os.path.exists(path):  # including names that contain [ or *
             found.add(os.path.normpath(path))
             continue
@@ -45,11 +47,12 @@ def files_of_split(folder: Path, splits: Sequence[str]) -> list[str]:
 
 
 def _nothing_at(pattern: str, path: str) -> str:
+    pattern = pattern if len(pattern) <= 300 else f"{pattern[:300]}..."
     if "://" in pattern:
         return f"{pattern} is a remote address; wanted local files: copy or mount it, or load it by its hub name"
     folder, name = os.path.split(path)
     if glob.has_magic(folder) or not os.path.isdir(folder or "."):
-        return f"no file at {pattern}: there is no folder {folder}; check the path"
+        return f"no file at {pattern}: there is no folder {folder[:300]}; check the path"
     names = sorted(os.listdir(folder or "."))
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.3)
     what = "no file matches" if glob.has_magic(path) else "no file at"
@@ -65,5 +68,6 @@ def with_or_without_gz(path: Path) -> Path:
 def check_there(*paths: Path) -> None:
     """Require files to exist, before a long corpus is read."""
     for path in paths:
-        if not Path(path).is_file():
+        check_regular(path)
+        if not os.path.isfile(path):
             raise InputError(f"no file {path}; give a file that exists")

@@ -14,6 +14,7 @@ from raydist.corpus.languages import language_code
 from raydist.corpus.messages import kind, nearest, short, some
 from raydist.corpus.rows import HEAD_BYTES, csv_records, load_document, read_bytes
 from raydist.errors import InputError
+from raydist.files.given import parse_json
 
 WANTED = (
     "wanted SQuAD, MRQA, HotpotQA, QED, Natural Questions, TriviaQA, NewsQA, TyDi QA, CMRC or DuReader JSON, rows with a "
@@ -159,8 +160,8 @@ def _objects(lines: list[str]) -> list[dict[str, Any]]:
     rows = []
     for line in lines:
         try:
-            rows.append(json.loads(line))
-        except (ValueError, RecursionError):
+            rows.append(parse_json(line))
+        except ValueError:
             continue
     return [row for row in rows if isinstance(row, dict)]
 

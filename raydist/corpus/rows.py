@@ -13,9 +13,9 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import os
 import zlib
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, zip_longest
@@ -26,9 +26,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raydist.corpus.checks import is_writable
+from raydist.corpus.messages import some
 from raydist.corpus.paths import check_there
 from raydist.corpus.rejected import BROKEN_JSON, INVALID_UTF8, WRONG_TYPE, WRONG_WIDTH, Fault
 from raydist.errors import InputError
+from raydist.files.given import check_regular, parse_json
 
 HEAD_BYTES = 1 << 18
 BATCH_ROWS = 1024  # rows of a Parquet file unpacked together
@@ -49,14 +51,16 @@ class Row(NamedTuple):
 
 def is_gzip(path: Path | str) -> bool:
     """Whether a file is gzipped, whatever its name."""
+    check_regular(path)
     with open(path, "rb") as stream:
         return stream.read(2) == b"\x1f\x8b"
 
 
 @contextmanager
 def _unpacked(path: Path | str) -> Iterator[IO[bytes]]:
+    is_packed = is_gzip(path)
     with open(path, "rb") as file:
-        yield cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_gzip(path) else file
+        yield cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_packed else file
 
 
 def _after_mark(stream: IO[bytes], start: int = 0) -> IO[bytes]:
@@ -89,10 +93,10 @@ def load_document(path: Path | str) -> Any:
     """The content of a JSON file."""
     data = read_bytes(path).removeprefix(_BYTE_ORDER_MARK)
     try:
-        return json.loads(data.decode("utf-8"))
+        return parse_json(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8: byte {error.start + 1} is {data[error.start]:#04x}; save it as such") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is not valid JSON: {error}; is it cut short? copy or make it again") from error
 
 
@@ -101,11 +105,11 @@ def load_lists(path: Path, keys: Sequence[str]) -> list[list[Any]]:
     check_there(path)
     try:
         with _unpacked(path) as stream:
-            document = json.loads(_after_mark(stream).read().decode("utf-8"))
-    except (ValueError, RecursionError, EOFError, OSError, zlib.error) as error:
+            document = parse_json(_after_mark(stream).read().decode("utf-8"))
+    except (ValueError, EOFError, OSError, zlib.error) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict) or not all(isinstance(document.get(key), list) for key in keys):
-        seen = ", ".join(document) if isinstance(document, dict) else type(document).__name__
+        seen = some(document) if isinstance(document, dict) else type(document).__name__
         raise InputError(f"{path}: wanted an object with the lists {', '.join(keys)}, saw {seen}")
     return [document[key] for key in keys]
 
@@ -137,10 +141,10 @@ def cut_lines(path: Path | str, max_bytes: int) -> list[tuple[int, int, int]]:
 
 def _parsed(line: int, raw: bytes) -> Row:
     try:
-        return Row(line, json.loads(raw.decode("utf-8")))
+        return Row(line, parse_json(raw.decode("utf-8")))
     except UnicodeDecodeError as error:
         return Row(line, None, Fault(INVALID_UTF8, f"byte {error.start + 1} is {raw[error.start]:#04x}"))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return Row(line, None, Fault(BROKEN_JSON, str(error)))
 
 
@@ -182,8 +186,10 @@ def csv_records(path: Path | str, stream: IO[bytes]) -> Iterator[tuple[int, list
     is_header = True
     try:
         for start, _, cells in _records(chain(first, text), delimiter=max(",\t;", key=header.count), strict=True):
+            if cells and is_header:
+                check_columns_differ(path, cells := [cell.strip() for cell in cells])
             if cells:
-                yield start, [cell.strip() for cell in cells] if is_header else cells
+                yield start, cells
                 is_header = False
     except _BrokenRecord as error:
         raise InputError(
@@ -224,6 +230,12 @@ def _whole_parquet(path: Path | str) -> Iterator[pq.ParquetFile]:
         raise InputError(f"{path} is a damaged Parquet file ({error}); copy or make it again") from error
 
 
+def check_columns_differ(path: Path | str, names: Sequence[str]) -> None:
+    """Refuse a table with a column twice, where one would hide the other."""
+    if twice := [name for name, number in Counter(names).items() if name and number > 1]:
+        raise InputError(f"{path} has the column {twice[0]!r} twice; rename or remove one of them")
+
+
 class ParquetFacts(NamedTuple):
     """Metadata of a Parquet file."""
 
@@ -234,6 +246,7 @@ class ParquetFacts(NamedTuple):
 def parquet_facts(path: Path | str) -> ParquetFacts:
     """The columns and row groups of a Parquet file."""
     with _whole_parquet(path) as file:
+        check_columns_differ(path, file.schema_arrow.names)
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         return ParquetFacts(file.schema_arrow.names, [(group.num_rows, group.total_byte_size) for group in groups])
 
@@ -269,12 +282,13 @@ def table_rows(path: Path) -> Iterator[Row]:
     try:
         if suffix == ".parquet":
             with _parquet(path) as table:
+                check_columns_differ(path, table.schema_arrow.names)
                 batches = table.iter_batches(BATCH_ROWS)
                 yield from (Row(*row) for row in enumerate((row for batch in batches for row in batch.to_pylist()), 1))
             return
         with _unpacked(path) as stream:
             file = _after_mark(stream)
-            yield from _cells(file, is_tsv=suffix == ".tsv") if suffix in (".csv", ".tsv") else _objects(file)
+            yield from _cells(path, file, is_tsv=suffix == ".tsv") if suffix in (".csv", ".tsv") else _objects(file)
     except (UnicodeDecodeError, csv.Error, pa.ArrowException, EOFError, OSError, zlib.error) as error:
         raise InputError(f"{path} cannot be read as {suffix[1:]}: {error}") from error
 
@@ -302,13 +316,13 @@ def text_lines(path: Path) -> Iterator[Row]:
                 yield Row(line, "", Fault(INVALID_UTF8, f"byte {error.start + 1} is {raw[error.start]:#04x}"))
 
 
-def _cells(file: IO[bytes], *, is_tsv: bool) -> Iterator[Row]:
+def _cells(path: Path, file: IO[bytes], *, is_tsv: bool) -> Iterator[Row]:
     """Rows by their last line; cells may be missing (None). TSV is lines split at tabs: a quote is an ordinary character."""
     dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
     header: list[str] | None = None
     for _, line, cells in _records(_text(file), **dialect):
         if header is None:
-            header = cells
+            check_columns_differ(path, header := cells)
         elif cells:
             yield _by_column(line, header, cells)
 

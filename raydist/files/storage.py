@@ -8,14 +8,15 @@ import hashlib
 import json
 import os
 import posixpath
+import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +25,20 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from raydist.errors import Failure, InputError
+from raydist.files.given import check_regular, expanded, home_cache
 
 MODEL_SETTINGS = "raydist.json"  # in a model's folder: how it was trained to be used
 FETCH_BYTES = 16 << 20  # of a remote file in one request
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class StorageError(Failure):
     """Writing failed: the disk is full, or the store refused. Files that were whole before still are."""
+
+
+class Unreachable(StorageError, OSError):
+    """An object store does not answer, or refuses."""
 
 
 @contextlib.contextmanager
@@ -44,9 +52,35 @@ def writing_to(path: str | Path) -> Iterator[None]:
 
 def unwritable(path: str | Path, error: OSError) -> StorageError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    why = "no space is left on the device" if full else str(error)
+    why = "no space is left on the device" if full else _short(error)
     way = "Free some space" if full else "Mend that"
     return StorageError(f"cannot write {path}: {why}. {way} and run the same command again: what is done stays done.")
+
+
+def _short(error: Exception) -> str:
+    """The first line of a store's message, which may go on for pages."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return first if len(first) <= 300 else f"{first[:300]}..."
+
+
+def _reaching(method: Callable[Concatenate[Storage, P], T]) -> Callable[Concatenate[Storage, P], T]:
+    """A method that reads or deletes; a remote store's errors become one short message."""
+
+    @wraps(method)
+    def wrapped(self: Storage, *arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return method(self, *arguments, **named)
+        except (FileNotFoundError, Unreachable):
+            raise
+        except (OSError, pa.ArrowException) as error:
+            if self.is_local:
+                raise
+            raise Unreachable(
+                f"storage {self._shown}: no answer, or a refusal ({_short(error)}); check its address, the network and the "
+                f"credentials in the environment, and run the same command again: what is done stays done"
+            ) from None
+
+    return wrapped
 
 
 @dataclass(frozen=True)
@@ -58,19 +92,26 @@ class Storage:
     @cached_property
     def _opened(self) -> tuple[pafs.FileSystem, str]:
         if "://" not in self.uri:
-            return pafs.LocalFileSystem(), str(Path(self.uri).expanduser().absolute())
+            return pafs.LocalFileSystem(), str(expanded(self.uri).absolute())
         uri = self.uri
         if uri.startswith("s3://") and "allow_delayed_open=" not in uri:  # small files take one put, not three requests
             uri += ("&" if "?" in uri else "?") + "allow_delayed_open=true"
         try:
             return pafs.FileSystem.from_uri(uri)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
+            java = "; hdfs:// needs Java and Hadoop's libhdfs on this machine" if uri.startswith("hdfs://") else ""
             raise InputError(
-                f"storage {self.uri}: cannot be opened ({error}); give a folder or an s3://, gs:// or hdfs:// URI"
+                f"storage {self._shown}: cannot be opened ({_short(error)}){java}; give a folder or an s3://, gs:// or "
+                "hdfs:// URI"
             ) from None
 
     def __reduce__(self):
         return Storage, (self.uri,)
+
+    @property
+    def _shown(self) -> str:
+        """The URI without a password, for messages."""
+        return re.sub(r"//[^/@]*@", "//***@", self.uri)
 
     @property
     def is_local(self) -> bool:
@@ -87,14 +128,25 @@ class Storage:
         base, mark, query = self.uri.partition("?")
         return Storage(posixpath.join(base, *parts) + mark + query)
 
+    def check_reachable(self) -> None:
+        """Require an answer of the store, before a command relies on it."""
+        try:
+            if not self.is_local:
+                self.exists("")
+        except Unreachable as error:
+            raise InputError(str(error)) from None
+
+    @_reaching
     def exists(self, name: str) -> bool:
         return self._opened[0].get_file_info(self.path(name)).type != pafs.FileType.NotFound
 
+    @_reaching
     def files(self, folder: str = "") -> dict[str, pafs.FileInfo]:
         """The files directly in a folder, by name; empty if the folder does not exist."""
         infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), allow_not_found=True))
         return {info.base_name: info for info in infos if info.type == pafs.FileType.File}
 
+    @_reaching
     def tree(self) -> list[pafs.FileInfo]:
         """Everything in this folder, recursively; empty if it does not exist."""
         return self._opened[0].get_file_info(pafs.FileSelector(self.path(), recursive=True, allow_not_found=True))
@@ -102,15 +154,18 @@ class Storage:
     def sizes(self, folder: str = "") -> dict[str, int]:
         return {name: info.size for name, info in self.files(folder).items()}
 
+    @_reaching
     def newest(self, folder: str = "") -> float:
         """The latest write time of a file directly in a folder, in seconds since 1970; 0 if there is none."""
         infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), allow_not_found=True))
         return max((info.mtime_ns / 1e9 for info in infos if info.type == pafs.FileType.File and info.mtime_ns), default=0.0)
 
+    @_reaching
     def folders(self, folder: str = "") -> list[str]:
         infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), allow_not_found=True))
         return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
 
+    @_reaching
     def read_bytes(self, name: str) -> bytes:
         with self._opened[0].open_input_stream(self.path(name)) as stream:
             return stream.read()
@@ -118,6 +173,7 @@ class Storage:
     def read_json(self, name: str) -> Any:
         return json.loads(self.read_bytes(name))
 
+    @_reaching
     def open_input(self, name: str) -> pa.NativeFile:
         return self._opened[0].open_input_file(self.path(name))
 
@@ -164,6 +220,7 @@ class Storage:
     def write_json(self, name: str, value: Any) -> None:
         self.write_bytes(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
+    @_reaching
     def delete(self, name: str) -> None:
         """Delete a file or a folder, if it is there."""
         filesystem, path = self._opened[0], self.path(name)
@@ -189,6 +246,7 @@ class Storage:
         self.delete(name)
         os.replace(self.path(beside), self.path(name))
 
+    @_reaching
     def local_copy(self, folder: str) -> Path:
         """The folder as a local path: itself on a disk, else fetched once per node."""
         if self.is_local:
@@ -196,9 +254,7 @@ class Storage:
         infos = self._opened[0].get_file_info(pafs.FileSelector(self.path(folder), recursive=True))
         seen = sorted((info.path, info.size, info.mtime_ns) for info in infos)  # changed content gets a new copy
         key = hashlib.blake2b(f"{self.uri}/{folder} {seen}".encode(), digest_size=8).hexdigest()
-        target = (
-            Path(os.environ.get("RAYDIST_CACHE", Path.home() / ".cache" / "raydist")) / f"{posixpath.basename(folder)}-{key}"
-        )
+        target = home_cache() / f"{posixpath.basename(folder)}-{key}"
         if not target.exists():
             beside = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
             beside.mkdir(parents=True)  # copy_files makes only the folders below it
@@ -246,6 +302,7 @@ def fingerprint(value: Any) -> str:
 
 def file_digest(path: str | Path) -> str:
     """Digest of a file's bytes, independent of its name."""
+    check_regular(path)
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

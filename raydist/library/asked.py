@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import cast
 
@@ -10,6 +9,7 @@ from raydist.errors import InputError
 from raydist.files.storage import Storage
 from raydist.library.library import Kind, Library, PassageHit, is_library_at
 from raydist.retrieval.searcher import Hit, Searcher
+from raydist.terminal import plain, shown_json
 
 SHOWN = 300  # characters of a passage
 
@@ -27,7 +27,9 @@ def search_index(
 ) -> str:
     """Search an index; return the results as text or JSON."""
     found: list[PassageHit | Hit]
-    if is_library_at(Storage(index)):
+    place = Storage(index)
+    place.check_reachable()
+    if is_library_at(place):
         library = Library.open(index, cross_encoder=cross_encoder)
         found = [*library.search(question, k, kind=cast(Kind, kind), where=where, rerank=rerank)]
     elif kind or where or rerank or cross_encoder:
@@ -35,16 +37,16 @@ def search_index(
     else:
         found = [*Searcher(index).search(question, k)]
     if as_json:
-        plain = [asdict(hit) if isinstance(hit, PassageHit) else hit._asdict() for hit in found]
-        return json.dumps(plain, ensure_ascii=False, indent=1, default=str)
+        values = [asdict(hit) if isinstance(hit, PassageHit) else hit._asdict() for hit in found]
+        return shown_json(values)
     return "\n".join(_shown(rank, hit) for rank, hit in enumerate(found, 1))
 
 
 def _shown(rank: int, hit: PassageHit | Hit) -> str:
     if isinstance(hit, Hit):
-        return printable(f"{rank:3}  {hit.score:9.4f}  {hit.sentence_id}  {hit.text}")
+        return plain(f"{rank:3}  {hit.score:9.4f}  {hit.sentence_id}  {hit.text}")
     text = hit.text if len(hit.text) <= SHOWN else hit.text[:SHOWN].rsplit(" ", 1)[0] + " ..."
-    return f"{rank:3}  {hit.score:9.4f}  {printable(source_line(hit))}\n     {printable(text)}"
+    return f"{rank:3}  {hit.score:9.4f}  {plain(source_line(hit))}\n     {plain(text)}"
 
 
 def source_line(hit: PassageHit) -> str:
@@ -53,8 +55,3 @@ def source_line(hit: PassageHit) -> str:
     if hit.page is not None:
         return f"{place}, page {hit.page}"
     return place if hit.line is None else f"{place}, line {hit.line}"
-
-
-def printable(text: str) -> str:
-    """Text of documents on one line, without control characters, which a terminal would obey."""
-    return "".join(c if c.isprintable() else " " for c in text)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from raydist.files.given import expanded
 from raydist.files.shards import new_folder, order_by_id
 from raydist.files.storage import folder_digest
 from raydist.library.segments import indexed_texts
@@ -32,7 +33,7 @@ def known_encoder(
 ) -> EncoderFacts:
     """The facts of an encoder (a folder, a Hugging Face name or a built-in one) for a library's settings."""
     folder = model_folder(name, towers=True)
-    full_name = str(Path(name).expanduser().absolute()) if is_folder(name) else name
+    full_name = str(expanded(name).absolute()) if is_folder(name) else name
     lengths = {"question": question_length, "answer": passage_length}
     prefixes = resolve_prefixes(question_prefix, passage_prefix, folder)
     return EncoderFacts({"name": full_name, "revision": None}, folder_digest(folder), pooling, lengths, prefixes, precision)

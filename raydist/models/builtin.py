@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 
 from raydist import __version__
 from raydist.errors import InputError
+from raydist.files.given import home_cache
 from raydist.files.storage import file_digest
 
 TINY_SHAPE = {
@@ -66,7 +66,7 @@ def tiny_folder() -> Path:
 
 def _cached(name: str, shape: Callable[[], Any], add_tokenizer: Callable[[Path], None]) -> Path:
     """A new model with weights drawn from seed 0, written to the cache on first use."""
-    cache = Path(os.environ.get("RAYDIST_CACHE", Path.home() / ".cache" / "raydist"))
+    cache = home_cache()
     folder = cache / f"{name}-{__version__}"
     if not folder.is_dir():
         import torch

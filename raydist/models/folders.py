@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from raydist.errors import InputError
+from raydist.files.given import expanded, parse_json
 from raydist.files.storage import Storage
 from raydist.models.builtin import minilm_folder, new_minilm_folder, tiny_folder
 
@@ -39,7 +39,7 @@ def model_folder(name: str, revision: str | None = None, *, towers: bool = False
         return new_minilm_folder()
     if name.startswith("builtin:"):
         raise InputError(f"model {name!r} is not built in; there are builtin:tiny, builtin:minilm and builtin:minilm_new")
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if folder.is_dir():
         return _checked(folder, towers)
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
@@ -49,7 +49,7 @@ def model_folder(name: str, revision: str | None = None, *, towers: bool = False
 
 def is_folder(name: str) -> bool:
     """Whether a model's name is a folder on this machine, and so may differ on others."""
-    return not name.startswith("builtin:") and Path(name).expanduser().is_dir()
+    return not name.startswith("builtin:") and expanded(name).is_dir()
 
 
 def open_model(where: Mapping[str, Any]) -> Path:
@@ -77,10 +77,34 @@ def _checked(folder: Path, towers: bool) -> Path:
     return folder
 
 
+LARGEST_SIZE = 1 << 31  # of anything that a config counts
+MOST_LAYERS = 1000
+MOST_LABELS = 1 << 20
+
+
+def _check_config(folder: Path) -> None:
+    """Refuse what transformers would take for ever, or other packages, to open."""
+    config = _json_object(folder, "config.json")
+    for key, value in config.items():
+        most = MOST_LAYERS if "layers" in key else MOST_LABELS if "labels" in key else LARGEST_SIZE
+        least = 0 if key.endswith(("layers", "size")) else -most
+        if isinstance(value, int) and not least <= value <= most:
+            raise InputError(f"model folder {folder}: its config.json has {key}: {value}; wanted {least:,} to {most:,}")
+    if config.get("quantization_config"):
+        raise InputError(f"model folder {folder} has quantized weights (quantization_config), which are not read; save float32")
+    attention = [str(config.get(key) or "") for key in ("attn_implementation", "_attn_implementation")]
+    if config.get("use_kernels") or any("/" in name for name in attention):
+        raise InputError(
+            f"model folder {folder} wants kernels from the Hugging Face hub, which would run code from there: take "
+            f"use_kernels and attn_implementation out of its config.json"
+        )
+
+
 def _check_files(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise InputError(f"model folder {folder} has no config.json; it should be in the Hugging Face layout")
-    names = _weight_files(folder)
+    _check_config(folder)
+    names = weight_files(folder)
     if not names or not all(name.endswith(".safetensors") for name in names):
         others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".h5", ".msgpack", ".onnx"))
         seen = f"only {', '.join(others)}, which are not read because such files can run code" if others else "no weights"
@@ -94,19 +118,31 @@ def _check_files(folder: Path) -> None:
         )
 
 
-def _weight_files(folder: Path) -> list[str]:
+def weight_files(folder: Path) -> list[str]:
     """The files that transformers would read weights from, as the folder names them; empty if there are none."""
     named = _json_object(folder, "config.json").get("transformers_weights")
     for name in (str(named),) if named else WEIGHTS:
         if (folder / name).is_file():
             is_index = name.endswith(".json")
-            return sorted(set(_json_object(folder, name).get("weight_map", {}).values())) if is_index else [name]
+            return _indexed_files(folder, name) if is_index else [name]
     return []
+
+
+def _indexed_files(folder: Path, index: str) -> list[str]:
+    """The files that an index of shards names, which must be beside it."""
+    weights = _json_object(folder, index).get("weight_map")
+    named = list(weights.values()) if isinstance(weights, dict) else [None]
+    files = sorted({file for file in named if isinstance(file, str) and Path(file).name == file})
+    if len(files) < len(set(map(str, named))):
+        raise InputError(f"model folder {folder}: {index} has no weight_map of names to files beside it; copy it again")
+    if missing := [file for file in files if not (folder / file).is_file()]:
+        raise InputError(f"model folder {folder}: {index} names {missing[0]}, which is not there; copy it, too")
+    return files
 
 
 def _json_object(folder: Path, name: str) -> dict[str, Any]:
     try:
-        found = json.loads((folder / name).read_bytes())
+        found = parse_json((folder / name).read_bytes())
     except ValueError:
         found = None
     if not isinstance(found, dict):

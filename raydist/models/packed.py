@@ -30,8 +30,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raydist.errors import InputError
+from raydist.models.checked import check_tokenizer
 from raydist.models.encoders import counts_positions, encoder_of, longest_input, takes_types
-from raydist.models.loading import open_weights, opening
+from raydist.models.loading import open_tokenizer, open_weights, refuse_missing
 
 Pooling = Literal["cls", "mean"]
 Ids = Sequence[int]
@@ -58,13 +59,10 @@ def load_for_inference(auto_class: str, folder: Path, device: str | None = None)
     import transformers
 
     model, lacking = open_weights(getattr(transformers, auto_class), folder)
-    with opening(transformers.AutoTokenizer, folder):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = open_tokenizer(folder)
+    check_tokenizer(tokenizer, model.config, folder)
     missing = [name for name in lacking if "pooler" not in name or auto_class != "AutoModel"]
-    if missing:
-        raise InputError(
-            f"{folder} has no weights for {', '.join(missing[:4])}; {auto_class} needs them: train or copy it again"
-        )
+    refuse_missing(folder, auto_class, missing)
     return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")), tokenizer
 
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
-import yaml
 from torch import nn
 
 from raydist.config import Config, DataConfig, PredictConfig
 from raydist.errors import InputError
+from raydist.files.given import expanded
 from raydist.files.storage import Storage
+from raydist.files.yaml_text import load_yaml
 from raydist.models.encoders import longest_input
 from raydist.models.folders import model_folder
 from raydist.models.packed import load_for_inference
@@ -236,10 +237,10 @@ def _answer(row: dict[str, Any], n_best: int, null_threshold: float) -> Answer:
 def _locate(name: Path | str) -> tuple[Path, ReadingSettings | None]:
     """The model's folder, and the settings of its run, if it has one."""
     path = str(name)
-    if "://" in path or (Path(path).expanduser() / "config.yaml").is_file():
+    if "://" in path or (expanded(path) / "config.yaml").is_file():
         run = Storage(path)
         return _model_of(run), _settings_of(run)
-    above = Path(path).expanduser().absolute().parent
+    above = expanded(path).absolute().parent
     of_run = Path(path).name == "model" and (above / "config.yaml").is_file()
     folder = model_folder(path)
     return folder, _settings_of(Storage(str(above))) if of_run else _saved_settings(folder)
@@ -262,8 +263,8 @@ def _settings_of(run: Storage) -> ReadingSettings:
     if not run.exists("config.yaml"):
         raise InputError(f"{run.uri} is not a run: it has no config.yaml")
     try:
-        config = Config.model_validate(yaml.safe_load(run.read_bytes("config.yaml")))
-    except (yaml.YAMLError, ValueError) as error:
+        config = Config.model_validate(load_yaml(run.read_bytes("config.yaml")))
+    except ValueError as error:
         why = " ".join(str(error).split())[:200]
         raise InputError(f"{run.uri}: its config.yaml cannot be read ({why}); take its folder `model` alone") from None
     if config.task != "reader":

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raydist.errors import InputError
 from raydist.kernels.first_k import first_k
 from raydist.kernels.text_slices import text_slices
 from raydist.records import PREDICTION_SCHEMA, SPAN_TYPE
@@ -116,7 +117,9 @@ def nbest_table(
     char_end = np.asarray(token_end)[first_token + end_WK[valid_WK]].astype(np.int64)
     if not np.isfinite(score).all():
         bad = ids[example[~np.isfinite(score)][0]]
-        raise ValueError(f"question {bad!r}: a span's score is not a number; the model's logits are broken")
+        raise InputError(
+            f"question {bad!r}: a span's score is not a number: the reader's weights are broken; train or copy it again"
+        )
     if len(score) and char_start.min() < 0:
         raise ValueError(f"question {ids[example[char_start.argmin()]]!r}: a span starts at a token that has no characters")
 

@@ -17,6 +17,7 @@ from raydist.draws import Fold
 from raydist.errors import InputError
 from raydist.files.stage import Made, encode_table
 from raydist.files.storage import folder_digest
+from raydist.models.checked import check_model
 from raydist.models.folders import model_folder
 from raydist.models.located import Location, Model, NamedModel, StoredModel, tokenizer_digest
 from raydist.reader import two_stage
@@ -24,6 +25,7 @@ from raydist.reader.check import say_data
 from raydist.reader.evaluate import evaluate_set, examples_of, with_unique_ids
 from raydist.reader.lists import write_answers
 from raydist.reader.metrics import null_differences, read_predictions
+from raydist.reader.model import check_reader
 from raydist.reader.prepare import choose_questions, make_examples, prepare, report_overlap
 from raydist.reader.stages import Predictions, WindowSet
 from raydist.runs import trackers
@@ -121,7 +123,10 @@ def reader_location(run: Run) -> Location:
     """The reader that predicts: predict.model, else the run's own."""
     config = run.config
     if config.predict.model:
-        if tokenizer_digest(model_folder(config.predict.model)) != tokenizer_digest(run.model_folder):
+        folder = model_folder(config.predict.model)
+        check_model(folder, "AutoModelForQuestionAnswering", trained_head=True)
+        check_reader(folder)
+        if tokenizer_digest(folder) != tokenizer_digest(run.model_folder):
             raise InputError(
                 f"predict.model {config.predict.model} has another tokenizer than model.name {config.model.name}; "
                 f"set model.name to the same folder"

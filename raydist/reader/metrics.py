@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 import string
 import unicodedata
@@ -24,7 +25,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raydist.corpus.checks import is_writable
 from raydist.errors import InputError
+from raydist.files.given import check_regular, parse_json
 from raydist.records import Example, GoldAnswer, Score
 
 RULES = ("squad", "mrqa", "hotpotqa", "mlqa")
@@ -251,10 +254,11 @@ def read_predictions(path: str | Path) -> Nbest:
     best first, as ``raydist predict`` writes it. Returns a list of spans per id, in which only ``text`` is guaranteed."""
     path = Path(path)
     wanted = '{"question id": "text"} or {"question id": [{"text": ..., "probability": ...}, ...]}'
+    check_regular(path)
     try:
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        predictions = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
+        predictions = parse_json(raw.decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
     except IsADirectoryError:
         raise InputError(f"{path} is a directory; give the predictions file itself") from None
     except OSError as error:
@@ -266,6 +270,8 @@ def read_predictions(path: str | Path) -> Nbest:
     except json.JSONDecodeError as error:
         seen = "is empty" if not raw.strip() else f"is not JSON (line {error.lineno}, column {error.colno}: {error.msg})"
         raise InputError(f"{path} {seen}; wanted {wanted}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not a predictions file: it holds {error}; wanted {wanted}") from None
     except _Duplicate as error:
         raise InputError(f"{path} holds the key {error.args[0]!r} twice; every question may have one prediction") from None
     if not isinstance(predictions, dict):
@@ -276,14 +282,36 @@ def read_predictions(path: str | Path) -> Nbest:
 
 
 def _nbest(path: Path, key: str, value: Any) -> list[dict[str, Any]]:
-    if isinstance(value, str):
-        return [{"text": value}]
-    if not isinstance(value, list):
-        raise InputError(f"{path}: the prediction of {key!r} is a JSON {_kind(value)}; wanted a text or a list of spans")
-    for rank, span in enumerate(value):
+    spans = [{"text": value}] if isinstance(value, str) else value
+    if not isinstance(spans, list):
+        raise InputError(f"{path}: the prediction of {_cut(key)} is a JSON {_kind(value)}; wanted a text or a list of spans")
+    for rank, span in enumerate(spans):
         if not isinstance(span, dict) or not isinstance(span.get("text"), str):
-            raise InputError(f'{path}: span {rank + 1} of {key!r} is no object with a "text"; seen {json.dumps(span)[:80]}')
-    return value
+            raise InputError(f'{path}: span {rank + 1} of {_cut(key)} is no object with a "text"; seen {_cut(span)}')
+        for name, types in SPAN_NUMBERS.items():
+            if not _is_number(span.get(name), types):
+                raise InputError(
+                    f"{path}: span {rank + 1} of {_cut(key)} has the {name} {_cut(span[name])}; wanted "
+                    f"{'an integer' if types is int else 'a number'}, or leave it out"
+                )
+        if not is_writable(key + span["text"]):
+            raise InputError(
+                f"{path}: the prediction of {_cut(key)} has half of a character in it (a lone surrogate), which UTF-8 cannot "
+                f"encode; seen {_cut(span['text'])}; cut texts between characters"
+            )
+    return spans
+
+
+SPAN_NUMBERS: dict[str, Any] = {"start": int, "end": int, "probability": (int, float), "score": (int, float)}
+
+
+def _is_number(value: Any, types: Any) -> bool:
+    is_one = isinstance(value, types) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+    return value is None or is_one or (types is not int and isinstance(value, float) and not math.isfinite(value))
+
+
+def _cut(value: Any) -> str:
+    return repr(value)[:80]
 
 
 def _kind(value: Any) -> str:

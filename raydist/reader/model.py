@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from raydist.errors import InputError
 from raydist.models.encoders import counts_positions, encoder_of, first_position, span_head
 from raydist.models.folders import model_folder
-from raydist.models.loading import load_pretrained, load_shape
+from raydist.models.loading import load_pretrained, load_shape, open_weights, refuse_missing
 from raydist.models.saving import save_model, save_tokenizer
 from raydist.objectives.base import Batch, ReaderOutput, at_least_float32
 
@@ -90,8 +90,18 @@ def load_reader(folder: Path, *, attention: str = "auto", dropout: float | None 
     return SpanReader(model)
 
 
+def load_trained_reader(folder: Path) -> SpanReader:
+    """A folder's model as a reader; one without a trained span head is refused."""
+    from transformers import AutoModelForQuestionAnswering
+
+    model, missing = open_weights(AutoModelForQuestionAnswering, folder)
+    refuse_missing(folder, "AutoModelForQuestionAnswering", missing)
+    check_span_head(model, folder)
+    return SpanReader(model)
+
+
 def check_reader(folder: Path) -> None:
-    """Reject, from the folder's config alone, whatever `load_reader` would reject."""
+    """Reject a folder whose model has no span head that this package can call."""
     from transformers import AutoModelForQuestionAnswering
 
     check_span_head(load_shape(AutoModelForQuestionAnswering, folder), folder)

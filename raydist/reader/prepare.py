@@ -21,6 +21,7 @@ from raydist.draws import Choice, Fold, draw_questions
 from raydist.errors import InputError
 from raydist.files.stage import Made
 from raydist.files.storage import Place, file_digest, read_parquet
+from raydist.models.checked import check_model as check_folder
 from raydist.models.encoders import longest_input
 from raydist.models.loading import open_config
 from raydist.models.located import Model, NamedModel, tokenizer_digest
@@ -230,9 +231,9 @@ def make_windows(run: Run, examples: Mapping[str, Made]) -> dict[str, WindowSet]
 
 
 def check_model(run: Run) -> None:
-    """Reject a model that is missing, lacks a span head (built-in ones have it), or has too few positions for a window."""
-
+    """Reject a model that cannot be opened, has no place for a span head, or has too few positions for a window."""
     if not run.config.model.name.startswith("builtin:"):
+        check_folder(run.model_folder, "AutoModelForQuestionAnswering")
         check_reader(run.model_folder)
     most = longest_input(open_config(run.model_folder))
     if most and run.config.data.max_length > most:

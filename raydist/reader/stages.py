@@ -371,11 +371,11 @@ def open_reader(model: Model, threads: int) -> tuple[SpanReader, int]:
     import torch
     from transformers import AutoTokenizer
 
-    from raydist.reader.model import load_reader
+    from raydist.reader.model import load_trained_reader
 
     torch.set_num_threads(threads)
     folder = model.folder()
-    reader = load_reader(folder).to("cuda" if torch.cuda.is_available() else "cpu")
+    reader = load_trained_reader(folder).to("cuda" if torch.cuda.is_available() else "cpu")
     return reader, AutoTokenizer.from_pretrained(folder).pad_token_id
 
 

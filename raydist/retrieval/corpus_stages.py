@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raydist.corpus.duplicates import count_duplicates, duplicate_keys
-from raydist.corpus.formats import open_corpus
+from raydist.corpus.formats import CORPUS_FORMATS, open_corpus
+from raydist.corpus.formats.base import CorpusOfRows
 from raydist.corpus.open_set import OpenSet, RetrievalSet
 from raydist.corpus.schemas import GOLD_SCHEMA, PASSAGE_SCHEMA, SENTENCE_SCHEMA
 from raydist.corpus.sentence_table import SentenceTable, build_sentence_table
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     pass
 
 VERSION = 4  # of retrieval stages that state none; raise when an output changes
+CHECKED_BYTES = 16 << 20  # of files that are read twice, at first to see whether they are right
 ROW_GROUP = 4096  # rows of a corpus table; a block reads only the groups that hold its questions
 
 
@@ -105,17 +107,34 @@ class CorpusTables(Stage):
             language=self.language,
         )
 
-    def store(self, opened: OpenSet | RetrievalSet, number: int, folder: Storage) -> Part:
-        sentences, passages, keys = _write_sentences(opened, folder)
-        questions, gold = opened.questions_and_gold()
-        read = questions.num_rows
-        questions, gold = self._chosen(questions, gold)
+    def check(self, size: int) -> None:
+        """Raise what reading will raise, before workers are asked for: of small files as a whole, of large ones as far as the
+        first block of the corpus shows. `size`: of all files, in bytes.
+        """
+        if size > CHECKED_BYTES and not isinstance(CORPUS_FORMATS[self.format], CorpusOfRows):
+            return  # read whole or not at all
+        opened = self.open_set()
+        if size > CHECKED_BYTES:
+            next(iter(opened.blocks()))
+            return
+        for _ in opened.blocks():
+            pass
+        self._require(opened.questions_and_gold()[0], opened)
+
+    def _require(self, questions: pa.Table, opened: OpenSet | RetrievalSet) -> None:
         if not questions.num_rows and self.format != "documents":
             names = ", ".join(place.name for place in self.places)
             raise InputError(
                 f"{names or 'sample:'}: no question has a gold sentence in the corpus; wanted gold whose ids are those of "
                 f"questions and sentences{name_rejected(opened.rejected)}"
             )
+
+    def store(self, opened: OpenSet | RetrievalSet, number: int, folder: Storage) -> Part:
+        sentences, passages, keys = _write_sentences(opened, folder)
+        questions, gold = opened.questions_and_gold()
+        read = questions.num_rows
+        self._require(questions, opened)
+        questions, gold = self._chosen(questions, gold)
         order = [("question_id", "ascending")]
         counts = CorpusCounts(
             rows=sentences.rows,

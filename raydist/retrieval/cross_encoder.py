@@ -14,7 +14,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from raydist.errors import InputError
-from raydist.models.loading import load_pretrained
+from raydist.models.checked import check_model
+from raydist.models.loading import load_pretrained, open_config
 from raydist.models.saving import save_model, save_tokenizer
 from raydist.objectives.pairs import Tokens
 
@@ -41,16 +42,26 @@ class CrossEncoder(nn.Module):
 
 def load_cross_encoder(folder: Path, *, attention: str = "auto", dropout: float | None = None, seed: int = 0) -> CrossEncoder:
     """The model in a folder as a cross-encoder. A folder of an encoder gets a new, seeded head."""
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers import AutoModelForSequenceClassification
 
-    config = AutoConfig.from_pretrained(folder)
+    _check_labels(folder)
+    model_class = AutoModelForSequenceClassification
+    return CrossEncoder(load_pretrained(model_class, folder, attention=attention, dropout=dropout, seed=seed, num_labels=1))
+
+
+def check_cross_encoder(folder: Path, *, trained: bool) -> None:
+    """Reject, without loading weights, whatever `load_cross_encoder` would reject; if `trained`, also one without a head."""
+    _check_labels(folder)
+    check_model(folder, "AutoModelForSequenceClassification", trained_head=trained, num_labels=1)
+
+
+def _check_labels(folder: Path) -> None:
+    config = open_config(folder)
     is_classifier = any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
     if is_classifier and config.num_labels != 1:
         raise InputError(
             f"{folder} is a classifier with {config.num_labels} labels; a cross-encoder has one logit: take another"
         )
-    model_class = AutoModelForSequenceClassification
-    return CrossEncoder(load_pretrained(model_class, folder, attention=attention, dropout=dropout, seed=seed, num_labels=1))
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------

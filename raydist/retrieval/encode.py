@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from raydist.errors import InputError
 from raydist.files.storage import folder_digest
 from raydist.models.folders import model_folder, open_model, tower_folder
 from raydist.models.packed import PackedEncoder, load_for_inference
-from raydist.retrieval.pooling import resolve_pooling
+from raydist.retrieval.pooling import longest_text, resolve_pooling
 from raydist.retrieval.rows import tokenize_texts
 
 ENCODE_ROWS = 128  # encoded together: rounding depends on a vector's neighbours, so these must not depend on shards
@@ -49,16 +48,12 @@ class TextEncoder:
         self.pooling = resolve_pooling(pooling, self.folder)
         model, self.tokenizer = load_for_inference("AutoModel", self.folder, device)
         self.encoder = PackedEncoder(model, token_budget, precision)
-        self.max_length = min(max_length or self._folder_length(), self.encoder.max_tokens)
+        self.max_length = min(
+            max_length or longest_text(self.folder) or self.tokenizer.model_max_length, self.encoder.max_tokens
+        )
         special = self.tokenizer.num_special_tokens_to_add(pair=True)
         if self.max_length <= special:
             raise InputError(f"max_length {self.max_length} leaves no room for text beside {special} special tokens")
-
-    def _folder_length(self) -> int:
-        """The length that the folder's authors chose; sentence-transformers keeps it in a file of its own."""
-        path = self.folder / "sentence_bert_config.json"
-        stated = json.loads(path.read_text(encoding="utf-8")).get("max_seq_length") if path.is_file() else None
-        return stated or self.tokenizer.model_max_length
 
     @property
     def dimension(self) -> int:

@@ -28,6 +28,7 @@ from raydist.retrieval.evaluate import Scores, gold_lists, mean_mrr, reranked, w
 from raydist.retrieval.foreign import score_foreign
 from raydist.retrieval.fusion import Fusion, tune
 from raydist.retrieval.hits import (
+    check_models,
     index_bm25,
     index_dense,
     mining_encoder,
@@ -66,6 +67,7 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
             "evaluate.predictions are another tool's ranked lists, and `run` trains a retriever of its own: score them with "
             "raydist evaluate, under another name (name=...)"
         )
+    check_models(run)
     corpora = open_corpora(run)
     if "train" not in corpora:
         raise InputError("there is nothing to train on: set corpus.train")
@@ -78,6 +80,7 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
 
 def train(run: Run, *, fresh: bool = False) -> None:
     """Train for task cross_encoder or retriever; make missing earlier stages first."""
+    check_models(run)
     corpora = open_corpora(run, ["train"])
     say_corpora(run, corpora, fresh=fresh)
     corpus = corpora["train"]
@@ -91,6 +94,7 @@ def mine(run: Run, *, fresh: bool = False) -> Path:
     """Make candidates, scores and silver pairs of the training corpus, in as many rounds as a whole run has. Missing models
     (the cross-encoder, the retrievers of earlier rounds) are trained first.
     """
+    check_models(run)
     mine_rounds(run, open_corpora(run, ["train"])["train"], fresh=fresh)
     return Path(run.folder.path("mining", "silver.parquet"))
 
@@ -104,6 +108,7 @@ def evaluate(run: Run) -> Scores:
     names = list(run.config.corpus.test)
     if not names:
         raise InputError("there is nothing to evaluate on: set corpus.test")
+    check_models(run, to_train=False)
     corpora = open_corpora(run, names + ["train"] * bool(run.config.corpus.train and run.config.corpus.has_dev))
     beside = {name: run.beside(f"{run.config.name}_{name}") for name in ("gold", "gold_silver", *_round_names(run))}
     retrievers = {name: other for name, other in beside.items() if has_model(other.folder)}
@@ -119,7 +124,10 @@ def index(run: Run) -> Path:
     if not run.folder.is_local:
         raise InputError(f"an index is written to a disk, and storage is {run.config.storage}: set storage to a folder")
     name = "train" if run.config.corpus.train else next(iter(run.config.corpus.test), "train")
-    corpus, settings = open_corpora(run, [name], with_questions=False)[name], run.config.index
+    settings = run.config.index
+    if settings.kind == "dense":
+        check_models(run, to_train=False)
+    corpus = open_corpora(run, [name], with_questions=False)[name]
     about = _about(run, corpus)
     _refuse_another(run, about)
     if settings.kind == "bm25":

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from raydist.config import MiningConfig, RetrieverConfig
 from raydist.files.stage import Made
 from raydist.files.storage import folder_digest
+from raydist.models.checked import check_model
+from raydist.models.folders import model_folder
 from raydist.models.located import Location, Model, NamedModel, StoredModel
 from raydist.retrieval import bm25, dense
 from raydist.retrieval.corpus_stages import Corpus
+from raydist.retrieval.cross_encoder import check_cross_encoder
 from raydist.retrieval.encode import ENCODE_ROWS
 from raydist.retrieval.index_stages import Bm25Hits, Bm25Shards, DenseHits, EncoderModel, IndexStage, Vectors
 from raydist.retrieval.pooling import resolve_prefixes
@@ -44,6 +47,21 @@ def _encoder(run: Run, location: Location, used: RetrieverConfig | MiningConfig,
     lengths = {"question": retriever.max_question_length, "answer": retriever.max_answer_length}
     prefixes = resolve_prefixes(used.question_prefix, used.answer_prefix, folder)
     return EncoderModel(Model(location, folder_digest(folder)), pooling, context, lengths, prefixes, run.config.index.precision)
+
+
+def check_models(run: Run, *, to_train: bool = True) -> None:
+    """Reject models that cannot be opened, before any data is read: the run's own and, if something is to be trained, the
+    encoder that mines and the cross-encoder.
+    """
+    model, cross_encoder, task = run.config.model, run.config.cross_encoder, run.config.task
+    encoders = {run.config.mining.encoder} if to_train else set()
+    if task == "retriever" or not to_train:
+        encoders.add(model.name)
+    for name in sorted(encoders):
+        if not name.startswith("builtin:"):
+            check_model(model_folder(name, model.revision if name == model.name else None, towers=True), "AutoModel")
+    if to_train and not (name := cross_encoder.model.name).startswith("builtin:"):
+        check_cross_encoder(model_folder(name, cross_encoder.model.revision), trained=cross_encoder.trained)
 
 
 # --- indexes and hits ------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ Means go over all questions that have gold; a question missing from the run coun
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from raydist.errors import InputError
+from raydist.files.given import check_regular
 
 Ties = Literal["id", "pessimistic", "trec"]
 Run = Mapping[str, Sequence[tuple[str, float]]]  # question id -> (sentence id, score) in any order
@@ -208,7 +210,8 @@ def _is_number(text: str) -> bool:
 
 def _read(path: Path, layout: str) -> Iterable[tuple[int, list[str]]]:
     """Line numbers and cells."""
-    if not path.is_file():
+    check_regular(path)
+    if not os.path.isfile(path):
         raise InputError(f"no file {path}; wanted lines of: {layout}")
     for number, line in enumerate(_text(path, layout).split("\n"), 1):
         cells = line.split()

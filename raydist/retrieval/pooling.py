@@ -3,11 +3,11 @@ and "passage: ")."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from raydist.errors import InputError
+from raydist.files.given import parse_json
 from raydist.models.folders import TOWERS, tower_folder
 from raydist.models.packed import Pooling
 
@@ -17,8 +17,12 @@ KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transform
 def read_pooling(folder: Path) -> Pooling:
     """The pooling in modules.json and the pooling module's config.json; ``cls`` for a folder without them."""
     folder = Path(folder)
-    modules = _read(folder / "modules.json") or []
-    kinds = {str(module["type"]).rpartition(".")[2]: module for module in modules}
+    modules = _read(folder / "modules.json", list) or []
+    if not all(isinstance(module, dict) and isinstance(module.get("path", ""), str) for module in modules):
+        raise InputError(
+            f"{folder}: modules.json is no list of modules {{type, path}}; mend it or give the pooling in the config"
+        )
+    kinds = {str(module.get("type")).rpartition(".")[2]: module for module in modules}
     unknown = [kind for kind in kinds if kind not in KNOWN_MODULES]
     if unknown:
         raise InputError(
@@ -55,16 +59,30 @@ def resolve_prefixes(question: str | None, answer: str | None, folder: Path) -> 
 
 def _prompt(folder: Path, of: str) -> str:
     prompts = (_read(folder / "config_sentence_transformers.json") or {}).get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise InputError(f"{folder}: the prompts in config_sentence_transformers.json are no texts by name; mend them")
     return next((prompts[name] for name in PROMPTS[of] if prompts.get(name)), "")
 
 
-def _read(path: Path) -> Any:
+def longest_text(folder: Path) -> int | None:
+    """The tokens that a folder's authors chose for a text; sentence-transformers keeps them in a file of its own."""
+    stated = (_read(folder / "sentence_bert_config.json") or {}).get("max_seq_length")
+    if stated is not None and (not isinstance(stated, int) or stated < 1):
+        raise InputError(f"{folder}: max_seq_length in sentence_bert_config.json is {stated!r}; wanted an integer above 0")
+    return stated
+
+
+def _read(path: Path, kind: type = dict) -> Any:
     if not path.is_file():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path} is not JSON ({error}); mend it or give the pooling in the config") from None
+    if not isinstance(found, kind):
+        wanted = "an object" if kind is dict else "a list"
+        raise InputError(f"{path} is not {wanted} of JSON; mend it or give the pooling in the config")
+    return found
 
 
 def _modes(settings: dict[str, Any]) -> list[str]:

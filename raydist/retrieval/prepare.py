@@ -52,6 +52,11 @@ def open_corpora(run: Run, names: Iterable[str] | None = None, *, with_questions
     stages = {name: (corpus_stage(run, name, source), f"corpus {name}") for name, source in sources.items()}
     if with_questions:
         _check_questions({name: stage.format for name, (stage, _) in stages.items()})
+    for name, (stage, _) in stages.items():
+        if not run.storage.exists(f"{stage.folder}/manifest.json"):
+            with said_if_long(f"corpus {name}: looking at the files"):
+                files = [file for place in stage.places for file in _files_of(place.fetch(), stage.format, stage.split)]
+                stage.check(sum(file.stat().st_size for file in files))
     tables = run.make_all(stages, label="read corpus")
     counts = {name: CorpusCounts(**made.manifest.parts[0].info) for name, made in tables.items()}
     for name, made in tables.items():

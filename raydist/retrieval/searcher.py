@@ -118,6 +118,7 @@ class Searcher:
         return self._search(list(questions), k)
 
     def _search(self, questions: list[str], k: int) -> list[list[Hit]]:
+        k = min(k, max(1, sum(map(len, self.tables))))
         found = self._index.search(self._encode(questions) if self.kind == "dense" else questions, k)
         lists = []
         for rows, scores in zip(found.rows, found.scores):

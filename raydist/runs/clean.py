@@ -12,6 +12,7 @@ from raydist.files.making import delete_stage, maker_of
 from raydist.files.storage import Storage
 from raydist.runs.owners import LEASE, run_owner
 from raydist.runs.stages import FILE, read_stages
+from raydist.terminal import say
 
 LOOK_SECONDS = 1.0
 # folders inside a run that hold no runs
@@ -34,19 +35,20 @@ def unused_stages(storage: Storage, keep_runs: Sequence[str] = ()) -> list[str]:
 
 def clean_storage(storage: Storage, keep_runs: Sequence[str], *, yes: bool) -> None:
     """Delete unused stages, or list them; what a command makes or uses at the moment is left alone."""
+    storage.check_reachable()
     unused, users = unused_stages(storage, keep_runs), StageUsers(storage)
     would_go = 0
     for stage in unused:
         user = delete_unused(storage, stage, users) if yes else users.of(stage) or maker_of(storage, stage)
         if user:
-            print(f"left alone: {stage}, which {user} uses")
+            say(f"left alone: {stage}, which {user} uses")
             continue
-        print(("deleted " if yes else "unused: ") + stage)
+        say(("deleted " if yes else "unused: ") + stage)
         would_go += 1
     if not unused:
-        print("nothing to clean: every stage is used by a run that is kept")
+        say("nothing to clean: every stage is used by a run that is kept")
     elif would_go and not yes:
-        print(f"{would_go} stages would go; add --yes to delete them")
+        say(f"{would_go} stages would go; add --yes to delete them")
 
 
 class StageUsers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from raydist.files.given import expanded
 from raydist.files.making import making
 from raydist.files.stage import WORLD
 from raydist.files.storage import Place, Storage, fingerprint
@@ -22,7 +23,7 @@ def locate(run: Run, pattern: str) -> Place:
     """
     if pattern.startswith(SAMPLE):
         return Place(pattern.removeprefix(SAMPLE), make_sample(run))
-    path = Path(run.config.data.root).expanduser() / Path(pattern).expanduser()
+    path = expanded(run.config.data.root) / expanded(pattern)
     return Place(str(path.absolute()))
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 
 from raydist.config import ClusterConfig, Config, flatten, override, to_yaml
 from raydist.errors import InputError
+from raydist.files.given import expanded
 from raydist.files.making import make_stages
 from raydist.files.stage import Executor, Made, Stage
 from raydist.files.storage import Storage
@@ -72,7 +73,7 @@ class Run:
         """Make the paths of models and of a tracker's database absolute: workers start in other folders."""
         flat = flatten(self.config)
         names = {key: flat.get(key) for key in ("model.name", "cross_encoder.model.name", "mining.encoder", "predict.model")}
-        local = {key: str(Path(name).expanduser().absolute()) for key, name in names.items() if name and is_folder(name)}
+        local = {key: str(expanded(name).absolute()) for key, name in names.items() if name and is_folder(name)}
         if uri := self.config.track.mlflow:
             local["track.mlflow"] = trackers.full_uri(uri)
         changes = {key: path for key, path in local.items() if path != flat[key]}
@@ -130,6 +131,7 @@ class Run:
     def begin(self) -> None:
         """Write the resolved config, unless the run is trained and keeps its own; load the stages used by earlier commands."""
         trackers.check_installed(self.config.track)
+        self.storage.check_reachable()
         if self.owned:
             self.owned.add(self)
         trained = self.folder.exists("training.json")

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from raydist import __version__
 from raydist.config import Config, TrackConfig, flatten
 from raydist.errors import InputError
+from raydist.files.given import expanded
 from raydist.files.storage import Storage, fingerprint
 from raydist.terminal import say
 
@@ -44,7 +45,7 @@ def check_installed(track: TrackConfig) -> None:
 def full_uri(uri: str) -> str:
     """The URI with a database file's path made absolute; other addresses unchanged."""
     start = "sqlite:///"
-    return f"{start}{Path(uri.removeprefix(start)).expanduser().absolute()}" if uri.startswith(start) else uri
+    return f"{start}{expanded(uri.removeprefix(start)).absolute()}" if uri.startswith(start) else uri
 
 
 class Tracker:

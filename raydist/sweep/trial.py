@@ -6,11 +6,11 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from raydist.config import Config, override
 from raydist.errors import InputError, TrainingFailed
+from raydist.files.given import expanded
 from raydist.files.lease import DEAD_SECONDS
 from raydist.files.storage import Storage, fingerprint
 from raydist.models.folders import is_folder
@@ -96,7 +96,7 @@ def trial_config(config: Config, sweep: str, trial: Trial, *, threads: int | Non
     storage = Storage(config.storage)
     own: dict[str, Any] = {
         "name": f"{sweep}/trials/{trial.id}",
-        "data.root": str(Path(config.data.root).expanduser().absolute()),
+        "data.root": str(expanded(config.data.root).absolute()),
     }
     if storage.is_local:
         own["storage"] = storage.path()
@@ -106,7 +106,7 @@ def trial_config(config: Config, sweep: str, trial: Trial, *, threads: int | Non
         models |= {"mining.encoder": config.mining.encoder, "cross_encoder.model.name": config.cross_encoder.model.name}
     for key, name in models.items():
         if is_folder(name):
-            own[key] = str(Path(name).expanduser().absolute())
+            own[key] = str(expanded(name).absolute())
     if threads and not config.cluster.threads_per_worker:
         own["cluster.threads_per_worker"] = threads
     if config.track.on:

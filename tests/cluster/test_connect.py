@@ -122,3 +122,18 @@ def test_training_may_end_while_newcomers_are_looked_for(monkeypatch):
         assert cluster.stood_back is None
     finally:
         cluster.end()
+
+
+def test_a_home_that_cannot_be_written_is_named_before_ray_starts(tmp_path):
+    """Ray keeps its token there."""
+    (home := tmp_path / "home").write_text("a file")
+    code = "from raydist.cluster.local import LocalRay; LocalRay(hush=True, num_cpus=1)"
+    program = f"from raydist.exits import guarded; import sys\ndef start():\n    {code}\nsys.exit(guarded(start))"
+    environment = {**os.environ, "HOME": str(home), "RAY_AUTH_MODE": "token"} | {
+        "RAY_AUTH_TOKEN": "",
+        "RAY_AUTH_TOKEN_PATH": "",
+    }
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert f"error: Ray cannot start here: {home}/.ray: " in done.stderr
+    assert "it needs a home folder (HOME)" in done.stderr

@@ -82,3 +82,45 @@ def test_a_config_is_found_by_its_name_and_a_wrong_name_is_helped():
         find_config("zzz")
     with pytest.raises(ConfigError, match="no such config"):
         find_config("../pyproject")
+
+
+def test_configs_that_fan_out_are_read_once_each_and_a_long_chain_is_refused(write):
+    write("level0.yaml", "optim: {lr: 1}\n")
+    for number in range(1, 40):
+        write(f"level{number}.yaml", f"extends: [level{number - 1}.yaml, level{number - 1}.yaml, level{number - 1}.yaml]\n")
+    path = write("top.yaml", "extends: level14.yaml\n")  # 3 ** 14 times, read one by one
+    assert load_config(path).config.optim.lr == 1
+    with pytest.raises(ConfigError, match="more than 16 configs extend each other"):
+        load_config(write("top.yaml", "extends: level39.yaml\n"))
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        (".".join(["a"] * 5000) + "=1", "unknown key; no key has 5000 names"),
+        ("data=" + "[" * 5000 + "]" * 5000, "nested too deeply"),
+        ("data=" + "{a: " * 3000 + "1" + "}" * 3000, "nested too deeply"),
+        ("seed=" + "9" * 5000, "an integer with thousands of digits"),
+        ("task=" + "x" * 5000, "got 'xxx"),
+        ("name=" + "n" * 300, "at most 180 characters"),
+        ("data.test." + "n" * 300 + "=a.json", "a test set cannot be called"),
+        ("x" * 5000, "an override is key=value"),
+    ],
+)
+def test_an_override_without_measure_is_refused_in_a_few_lines(override, why):
+    with pytest.raises(ConfigError, match=why) as caught:
+        load_config("reader", [override])
+    assert len(str(caught.value)) < 1000
+
+
+def test_many_problems_are_not_all_listed(write):
+    path = write("many.yaml", "data:\n" + "".join(f"  k{n}: {n}\n" for n in range(5000)))
+    with pytest.raises(ConfigError, match="many problems") as caught:
+        load_config(path)
+    assert str(caught.value).count("unknown key") == 50
+    assert str(caught.value).endswith("and others")
+
+
+def test_a_name_that_no_file_can_have_is_no_config():
+    with pytest.raises(ConfigError, match="no such config"):
+        find_config("c" * 5000)

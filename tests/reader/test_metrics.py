@@ -370,3 +370,36 @@ def test_scores_of_plain_texts_are_those_of_examples():
         squad_scores({"q": "Turm"}, german, rule="mlqa")
     with pytest.raises(InputError, match="there is no reference"):
         squad_scores(predictions, {})
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (f'{{"q1": {DEEP}}}', "it holds too many lists or objects within each other"),
+        (f'{{"q1": {"9" * 5000}}}', "it holds an integer with thousands of digits"),
+        ('{"q1": [{"text": "Lund", "start": "x"}]}', "span 1 of 'q1' has the start 'x'; wanted an integer, or leave it out"),
+        ('{"q1": [{"text": "Lund", "start": 1e30}]}', "has the start 1e.30; wanted an integer"),
+        ('{"q1": [{"text": "Lund", "start": 99999999999999999999}]}', "has the start 9+; wanted an integer"),
+        ('{"q1": [{"text": "Lund", "probability": "high"}]}', "has the probability 'high'; wanted a number"),
+        ('{"q1": "Lu\\ud800nd"}', "the prediction of 'q1' has half of a character in it"),
+        ('{"q\\ud800": "Lund"}', "has half of a character in it"),
+    ],
+)
+def test_predictions_that_cannot_be_scored_are_refused_in_one_line(tmp_path, content, message):
+    (tmp_path / "p.json").write_text(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read_predictions(tmp_path / "p.json")
+    assert len(str(caught.value)) < 400
+
+
+def test_spans_may_leave_out_places_and_probabilities(tmp_path):
+    spans = [
+        {"text": "Lund", "start": 3, "probability": 1},
+        {"text": "", "start": None, "probability": float("nan")},
+        {"text": "x"},
+    ]
+    (tmp_path / "p.json").write_text(json.dumps({"q1": spans}))
+    assert [span["text"] for span in read_predictions(tmp_path / "p.json")["q1"]] == ["Lund", "", "x"]

@@ -11,7 +11,7 @@ from raydist.reader.prepare import check_model
 from raydist.runs.run import Run
 
 SHAPE = {
-    "vocab_size": 2000,
+    "vocab_size": 9000,
     "hidden_size": 8,
     "num_hidden_layers": 1,
     "num_attention_heads": 2,

@@ -61,7 +61,7 @@ def read_boundaries(path: Path, examples: Iterable[Example]) -> Boundaries:
                 if len(names) != 1:
                     uncertain.append((line, nth, spans))
                     continue
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise InputError(f"{path}, line {line}: no MultiReQA boundaries ({error!r}): {str(row)[:200]}") from error
         unmatched += not names
         for name in names:
@@ -86,7 +86,7 @@ def read_boundaries(path: Path, examples: Iterable[Example]) -> Boundaries:
         else:
             misfits.append((cuts[0][0], id, spans))
     rejected = [
-        Rejected(str(path), line, id, "boundaries", WRONG_BOUNDARY, f"{len(texts[id])} characters, {list(spans)[:5]}")
+        Rejected(str(path), line, id, "boundaries", WRONG_BOUNDARY, f"{len(texts[id])} characters, {list(spans)[:5]}"[:200])
         for line, id, spans in misfits
     ]
     return Boundaries(fitting, rejected, unmatched)

@@ -43,7 +43,7 @@ def read_answer_pairs(path: Path, language: str = "en") -> RetrievalSet:
     judged, rejected = [], []
     for line, (question, answer, number) in enumerate(zip(questions, answers, ids), 1):
         id = str(number)
-        if not is_text(answer) or is_blank(answer) or not is_text(question):
+        if not is_text(answer) or is_blank(answer) or not is_text(question) or not is_text(id):
             rejected.append(Rejected(str(path), line, id, "question", WRONG_TYPE, f"{question!r}, {answer!r}"[:200]))
             continue
         where = {"file": str(path), "line": line, "question_id": id}
