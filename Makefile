@@ -3,13 +3,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help quickstart test test-all lint format bench measures chaos experiments experiments-pfa experiments-sample experiments-retrieval clean
+.PHONY: help quickstart test test-all lint docs format bench measures chaos experiments experiments-pfa experiments-sample experiments-retrieval clean
 
 help:
 	@echo "make quickstart   reader and retrieval on the embedded sample, ending in a report"
 	@echo "make test         all tests that CI runs"
 	@echo "make test-all     also the long ones"
 	@echo "make lint         ruff and mypy"
+	@echo "make docs         the documentation as a site, in build/docs; its links checked"
 	@echo "make bench        comparisons with peers (long); DATA=folder"
 	@echo "make measures     sizes of modules, cycles, and how far a reader of the code walks"
 	@echo "make chaos        faults and random kills against a small run, ending in a table (an hour; interrupted, it goes on)"
@@ -32,6 +33,10 @@ $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) -e ".[cpu,dev,bench]"
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) -e ".[cpu,dev,docs]"
+	@touch $@
+
 quickstart: $(VENV)/.runtime
 	$(BIN)/raydist run quickstart
 	$(BIN)/raydist run retrieval cross_encoder.model.name=runs/quickstart/model
@@ -47,6 +52,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -b html -W --keep-going -n -q docs build/docs
+	@echo "build/docs/index.html"
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -8,6 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+from helpers.pages import blocks
+from helpers.walk import first_missing
+
 CHECKOUT = Path(__file__).resolve().parents[1]
 
 
@@ -29,6 +32,9 @@ def quickstart(folder: Path) -> str:
 
 def test_the_quickstart_reads_and_retrieves_well_and_does_nothing_twice(tmp_path):
     first = quickstart(tmp_path)
+    readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    (shown,) = [block.text for block in blocks(readme) if block.text.startswith("test set ")]
+    assert first_missing(shown, first) is None, "the README shows what is printed"
     reader = json.loads((tmp_path / "runs/quickstart/metrics.json").read_text())
     assert reader["dev.f1"] >= 85
     assert reader["adversarial.addsent_f1"] < reader["adversarial.original_f1"] - 10, "the adversary fools it"

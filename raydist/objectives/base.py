@@ -142,6 +142,7 @@ class Batch:
         return float(sum(of(rows) for rows in self.groups))
 
     def to(self, device: torch.device | str) -> Batch:
+        """The same batch with its tensors on a device."""
         moved: dict[str, Any] = {
             name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)
         }

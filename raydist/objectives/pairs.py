@@ -40,6 +40,7 @@ class Tokens:
         return self._changed(lambda part: part[rows][:, :width])
 
     def to(self, device: torch.device | str) -> Tokens:
+        """The same with its tensors on a device."""
         return self._changed(lambda part: part.to(device, non_blocking=True))
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> Tokens:
