@@ -11,6 +11,26 @@ def pytest_addoption(parser):
     parser.addoption("--data-dir", default=str(CHECKOUT.parent / "shared" / "data"), help="real data; absent: such tests skip")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `-n`: a file stays in one process, and so do the tests of cluster/, which share a Ray cluster."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "cluster" if file.startswith("tests/cluster/") else file
+
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    """With `-n`: what takes longest begins first."""
+    if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
+        longest = ("tests/cluster/", "tests/test_quickstart.py")
+        items.sort(key=lambda item: not item.nodeid.startswith(longest))
+
+
 @pytest.fixture
 def s3(tmp_path, monkeypatch):
     """An object store of one bucket; what is fetched from it goes to a cache of this test's own."""
