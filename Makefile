@@ -36,7 +36,7 @@ quickstart: $(VENV)/.runtime
 	$(BIN)/raydist run retrieval cross_encoder.model.name=runs/quickstart/model
 	$(BIN)/raydist report runs/quickstart runs/retrieval --out runs/report.html
 
-# One process for the tests on Ray, which mostly wait, and one for the others; each computes with one thread.
+# Two processes of one thread: the tests that share a Ray cluster, which mostly wait, and the others.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 test: $(VENV)/.dev

@@ -13,22 +13,25 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """With `-n`: a file stays in one process, and so do the tests of cluster/, which share a Ray cluster."""
+    """With `-n 2`: a file stays in one process, and so do those of cluster/, but for the ones that do not share its Ray."""
     from xdist.scheduler import LoadScopeScheduling
+
+    own = ("addresses", "connect", "corpora", "nodes", "object_store", "submit")
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "cluster" if file.startswith("tests/cluster/") else file
+            shares = file.startswith("tests/cluster/") and not file.removeprefix("tests/cluster/test_").startswith(own)
+            return "cluster" if shares else file
 
     return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(config, items):
-    """With `-n`: what takes longest begins first."""
-    if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
-        longest = ("tests/cluster/", "tests/test_quickstart.py")
-        items.sort(key=lambda item: not item.nodeid.startswith(longest))
+    """With `-n 2`: what takes longest begins first."""
+    if hasattr(config, "workerinput"):
+        longest = ["tests/cluster/", "tests/test_quickstart.py", "tests/jobs/"]
+        items.sort(key=lambda item: [not item.nodeid.startswith(start) for start in longest])
 
 
 @pytest.fixture
