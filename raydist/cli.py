@@ -159,8 +159,10 @@ def search(
         Optional[str],  # noqa: UP045
         typer.Option(metavar="CONDITION", help="Of documents: \"year >= 2020 and language = 'de'\"."),
     ] = None,
-    rerank: Annotated[int, typer.Option(metavar="N", help="How many a cross-encoder ranks anew; of documents.")] = 0,
-    cross_encoder: Annotated[Optional[str], typer.Option(metavar="MODEL", help="That ranks anew.")] = None,  # noqa: UP045
+    rerank: Annotated[
+        int, typer.Option(metavar="N", help="How many passages a cross-encoder reranks (indexes of documents).")
+    ] = 0,
+    cross_encoder: Annotated[Optional[str], typer.Option(metavar="MODEL", help="Cross-encoder for --rerank.")] = None,  # noqa: UP045
     as_json: Annotated[bool, typer.Option("--json", help="A JSON list, with all that is known.")] = False,
 ) -> None:
     """The best passages or sentences of an index for a question.
@@ -184,7 +186,7 @@ def ask(
     reader: Annotated[
         str | None, typer.Option(metavar="RUN", help="A reader's run, its model's folder, or a Hugging Face name.")
     ] = None,
-    rerank: Annotated[str | None, typer.Option(metavar="MODEL", help="A cross-encoder that ranks passages anew.")] = None,
+    rerank: Annotated[str | None, typer.Option(metavar="MODEL", help="A cross-encoder that reranks passages.")] = None,
     where: Annotated[str | None, typer.Option(metavar="CONDITION", help="Which passages, by metadata.")] = None,
     kind: Annotated[str | None, typer.Option(help="hybrid, bm25 or dense.")] = None,
     k: Annotated[int | None, typer.Option("-k", "--k", help="How many passages are read.")] = None,

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from helpers.stages import Squares, folders_of, make
+from helpers.trec import read_qrels
 
 from raydist.config import ClusterConfig, load_config
 from raydist.files.stage import Worker, part_name, whole_manifest
 from raydist.files.storage import Storage, StorageError
 from raydist.reader.prepare import examples_stage, prepare
 from raydist.retrieval import flow
-from raydist.retrieval.metrics import read_trec_gold, read_trec_run, score_run
+from raydist.retrieval.metrics import read_trec_run, score_run
 from raydist.runs.run import Run
 
 
@@ -91,7 +92,7 @@ def test_retrieval_on_an_object_store_leaves_its_ranked_lists_there(make_run):
     lists = {f"sample.{method}.trec" for method in methods}
     assert run.folder.sizes("ranked").keys() == lists | {"sample.qrels", "sample.parquet"}
     folder = run.folder.local_copy("ranked")
-    gold = read_trec_gold(folder / "sample.qrels")
+    gold = read_qrels(folder / "sample.qrels")
     metrics = run.folder.read_json("metrics.json")
     for method in methods:
         means = score_run(read_trec_run(folder / f"sample.{method}.trec"), gold).means()

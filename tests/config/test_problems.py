@@ -34,7 +34,10 @@ def test_all_problems_are_reported_at_once_with_the_nearest_key(write):
         ("optim: {lr: -1}\ntrain: {early_stop: 2}\n", ["optim.lr: should be", "train.early_stop needs a dev set"]),
         ("train: {batch_size: 0}\ncluster: {workers: 64}\n", ["train.batch_size: should be"]),  # 64 may be right for another
         ("trian: {}\ntrain: {early_stop: 2}\n", ["trian: unknown key", "train.early_stop needs a dev set"]),
-        ("data: {dev: {leave_out: [2, 2]}}\n", ["data.dev: give either files or hub", "data.dev: leave_out is [fold, folds]"]),
+        (
+            "data: {dev: {leave_out: [2, 2]}}\n",
+            ["data.dev: give either files or hub", "data.dev: leave_out should be [fold, folds]"],
+        ),
     ],
 )
 def test_problems_between_keys_are_told_together(write, text, said):
@@ -120,25 +123,25 @@ def test_problems_between_keys_are_told_together(write, text, said):
         ("corpus: {train: {files: a, format: documents, questions: 5}}\n", "there are none about documents to choose from"),
         (
             "corpus: {train: {files: a, format: documents, columns: {id: b}}}\n",
-            "no 'id' to map; there are document_id, language",
+            "unknown name 'id'; known are document_id, language",
         ),
         (TABLES % "{text: 5}", "2 problems\n  corpus.train.columns.text: should be a valid dictionary, got 5\n"),
         (TABLES % "{text: 5}", "\n  corpus.train.columns.text: should be a valid string, got 5"),
         (TABLES % "{corpus: {text: 5}}", "1 problem\n  corpus.train.columns.corpus.text: should be a valid string, got 5"),
-        (TABLES % "{txt: b}", "there is no 'txt' to map; there are document_id, language"),
+        (TABLES % "{txt: b}", "unknown name 'txt'; known are document_id, language"),
         (TABLES % "{corpus: {text: b}, text: c}", "or such a map for each of corpus, questions, gold; got {'corpus'"),
         (TABLES % "{pairs: {text: b}}", "or such a map for each of corpus, questions, gold; got {'pairs'"),
-        (TABLES % "{gold: {text: b}}", "there is no 'text' to map; there are question_id, sentence_id, relevance"),
+        (TABLES % "{gold: {text: b}}", "unknown name 'text'; known are question_id, sentence_id, relevance"),
         ("? [a]\n: b\n", "not readable as YAML: line 1: a key should be a plain value, got ['a']"),
         ("optim: {? {a: b} : 1}\n", "not readable as YAML: line 1: a key should be a plain value, got {'a': 'b'}"),
         ("name: 2026-02-31\n", "not readable as YAML: day is out of range"),
         (
             "data: {train: {files: a, columns: {contxt: x}}}\n",
-            "data.train: columns: there is no 'contxt' to map; did you mean context?",
+            "data.train: columns: unknown name 'contxt'; did you mean context?",
         ),
         (
             "data: {train: {files: a, columns: {zzz: x}}}\n",
-            "columns: there is no 'zzz' to map; there are id, question, context",
+            "columns: unknown name 'zzz'; known are id, question, context",
         ),
         ("data: {sample: {size: -4}}\n", "data.sample.size: should be greater than or equal to 100, got -4"),
         ("objectives: {answer_contrast: {tau: 0}}\n", "objectives.answer_contrast.tau: should be greater than 0, got 0"),
