@@ -69,7 +69,7 @@ def test_names_are_listed_and_others_are_refused():
 
 def test_type_checkers_see_the_same_names_from_the_same_modules():
     tree = ast.parse((CHECKOUT / "raydist" / "__init__.py").read_text())
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    (block, _) = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {alias.asname: node.module for node in block.body for alias in node.names}
     assert seen == raydist.PUBLIC
     assert (CHECKOUT / "raydist" / "py.typed").is_file()
