@@ -73,7 +73,7 @@ class CorpusSource(Section):
     def _known_columns(self) -> Self:
         tables = CORPUS_COLUMNS.get(self.format, {})
         if self.columns and not tables:
-            raise ValueError(f"columns: format {self.format} has names of its own; leave them out, or take tables or documents")
+            raise ValueError(f"columns: format {self.format} has fixed names; leave them out, or use tables or documents")
         if self._by_table and not all(isinstance(self.columns[name], dict) and name in tables for name in self.columns):
             raise ValueError(
                 f"columns: wanted {{our name: the file's}}, or such a map for each of {', '.join(tables)}; got {self.columns}"

@@ -100,7 +100,7 @@ def check_sets_file(path: str, wanted: dict[str, Any], size: int) -> None:
     made = json.loads(metadata.get(b"raydist", b"{}"))
     if not wanted.keys() <= made.keys():
         raise InputError(
-            f"objectives.hard_learning.sets: {path} does not say what it was made with; give the predictions/train.parquet "
+            f"objectives.hard_learning.sets: {path} does not record how it was made; give the predictions/train.parquet "
             f"that `raydist predict ... predict.split=train` writes"
         )
     if made.get("n_best", 0) < size:

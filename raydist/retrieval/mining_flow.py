@@ -162,9 +162,9 @@ def judge_cross_encoder(
     )
     if scores["average_precision"] <= scores["dense_average_precision"]:
         say(
-            f"the cross-encoder is no better than mining.encoder, {run.config.mining.encoder}, whose products of two vectors "
+            f"the cross-encoder is no better than mining.encoder, {run.config.mining.encoder}, whose dot products "
             f"have an average precision of {100 * scores['dense_average_precision']:.1f} on the same pairs. Silver pairs are "
-            "not likely to help; train it longer, on more questions, or from a larger model (cross_encoder.train, "
+            "unlikely to help; train it longer, on more questions, or from a larger model (cross_encoder.train, "
             "corpus.train, cross_encoder.model)"
         )
 
@@ -234,4 +234,4 @@ def _write_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
         f"{corpus.num_gold:,} gold pairs; all of them in {run.folder.path('mining')}/silver.parquet"
     )
     if answers is not None:
-        say(f"mined: {selection.right:,} of them are right, of {len(answers):,} answers that the sample has beside gold")
+        say(f"mined: {selection.right:,} of them are right, of {len(answers):,} answers that the sample has besides gold")

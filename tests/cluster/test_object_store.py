@@ -41,7 +41,7 @@ def test_a_stage_on_an_object_store_goes_on_with_the_parts_that_are_missing_or_d
     damaged = f"runs/{stage.folder}/{part_name(0, stage.kind)}"
     s3.objects[damaged].content = s3.objects[damaged].content[:-9]
     make(executor, storage, stage)
-    assert "going on after 1 finished part" in capsys.readouterr().out
+    assert "resuming after 1 finished part" in capsys.readouterr().out
     assert stage.made() == ["0", "10", "20", "0", "20", "30"]
     manifest = whole_manifest(Storage(storage).at(stage.folder))
     assert [part.info["first"] for part in manifest.parts] == [0, 10, 20, 30]

@@ -116,7 +116,7 @@ def test_problems_between_keys_are_told_together(write, text, said):
         ("index: {pq: {bits: 16}}\n", "index.pq.bits: should be less than or equal to 12, got 16"),
         ("retriever: {temperature: 0.05}\n", "the loss is softmax: set retriever.scale (20 is this temperature)"),
         ("retriever: {loss: margin_mse, temperature: 2}\nmining: {hard_negatives: 1}\n", "the loss is margin_mse"),
-        ("corpus: {train: {files: a, columns: {text: b}}}\n", "columns: format beir has names of its own"),
+        ("corpus: {train: {files: a, columns: {text: b}}}\n", "columns: format beir has fixed names"),
         ("index: {stop_words: german}\n", "index.stop_words: should be 'none' or 'english', got 'german'"),
         ("index: {stop_words: german}\n", "index.stop_words: should be a valid list, got 'german'"),
         ("index: {stop_words: [yes, the]}\n", "index.stop_words.0: should be a valid string, got True"),
