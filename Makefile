@@ -42,11 +42,14 @@ quickstart: $(VENV)/.runtime
 	$(BIN)/raydist run retrieval cross_encoder.model.name=runs/quickstart/model
 	$(BIN)/raydist report runs/quickstart runs/retrieval --out runs/report.html
 
+# Two processes of one thread: the tests that share a Ray cluster, which mostly wait, and the others.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(PYTEST) -m "not slow and not gpu"
 
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not gpu"
+	$(PYTEST) -m "not gpu"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

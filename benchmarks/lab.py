@@ -140,7 +140,7 @@ class Family:
         if self.status < 0:
             return f"killed by {signal.Signals(-self.status).name}"
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
-        marks = ("failed: ", "error: ") if self.status else ("going on after",)
+        marks = ("failed: ", "error: ") if self.status else ("resuming after",)
         telling = [line for line in lines if any(mark in line for mark in marks)] or lines or ["(no output)"]
         return f"exit {self.status}: {telling[-1]}"
 

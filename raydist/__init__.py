@@ -101,12 +101,14 @@ PUBLIC = {
 __all__ = [*PUBLIC, "__version__"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in PUBLIC:
-        raise AttributeError(f"module 'raydist' has no attribute {name!r}; docs/api.md lists what it has")
-    value = getattr(import_module(PUBLIC[name]), name)
-    globals()[name] = value  # from now on it is found at once
-    return value
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        if name not in PUBLIC:
+            raise AttributeError(f"module 'raydist' has no attribute {name!r}; docs/api.md lists what it has")
+        value = getattr(import_module(PUBLIC[name]), name)
+        globals()[name] = value  # from now on it is found at once
+        return value
 
 
 def __dir__() -> list[str]:

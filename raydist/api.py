@@ -231,7 +231,7 @@ def _opened(config: str | Path | Config, overrides: Overrides, ray: bool | str, 
 
     loaded = load_config(config, overrides)
     if only and loaded.task != only:
-        raise ConfigError(f"this wants task: {only}, and the config has task: {loaded.task}")
+        raise ConfigError(f"this needs task: {only}, but the config has task: {loaded.task}")
     with redirect_stdout(sys.stderr):
         if not ray:
             with Run(loaded, Here()) as opened:

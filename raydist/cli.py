@@ -63,7 +63,7 @@ def opened(config: str, overrides: list[str] | None, verbose: bool = False) -> I
 
 @app.command()
 def run(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, verbose: Verbose = False) -> None:
-    """A whole pipeline, stage by stage. Interrupted, the same command goes on where it stopped.
+    """Run a whole pipeline, stage by stage. If interrupted, the same command resumes where it stopped.
 
     Example: raydist run quickstart
     """
@@ -93,13 +93,13 @@ def new(
     if task not in (None, "reader", "retriever", "documents"):
         raise InputError(f"--task is reader, retriever or documents, not {task}")
     for line in write_new(files, out, task=task, dev=dev or (), test=test or ()):
-        print(line)
-    print(f"{out} is written; read it, then: {'; '.join(next_steps(out))}")
+        say(line)
+    say(f"{out} is written; read it, then: {'; '.join(next_steps(out))}")
 
 
 @app.command()
 def train(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, verbose: Verbose = False) -> None:
-    """Train; the model is in RUN/model, in Hugging Face layout.
+    """Train; the model is written to RUN/model, in Hugging Face layout.
 
     Example: raydist train reader data.train=train.json data.dev=dev.json name=mine
     """
@@ -113,7 +113,7 @@ def train(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
 
 @app.command()
 def predict(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = False) -> None:
-    """n-best answers of the dev and test sets, as JSON and Parquet.
+    """Predict n-best answers for the dev and test sets, as JSON and Parquet.
 
     Example: raydist predict quickstart predict.split=dev predict.n_best=5
     """
@@ -127,9 +127,9 @@ def predict(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = F
 
 @app.command()
 def evaluate(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = False) -> None:
-    """Scores of the dev and test sets, by the run's model or from another tool's predictions file.
+    """Score the dev and test sets, with the run's model or from another tool's predictions file.
 
-    Retrieval takes another tool's TREC run in the same way (evaluate.predictions.TEST=run.trec).
+    For retrieval, the other tool's file is a TREC run (evaluate.predictions.TEST=run.trec).
 
     Example: raydist evaluate quickstart name=theirs evaluate.predictions.dev=predictions.json
     """
@@ -141,7 +141,7 @@ def evaluate(config: ConfigArg, overrides: Overrides = None, verbose: Verbose = 
 
 @app.command()
 def mine(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, verbose: Verbose = False) -> None:
-    """Candidates, cross-encoder scores, silver pairs: RUN/mining/silver.parquet has every pair, kept or why not.
+    """Find candidates, score them, choose silver pairs: RUN/mining/silver.parquet lists every pair and its fate.
 
     Example: raydist mine retrieval mining.threshold=0.7
     """
@@ -154,14 +154,14 @@ def mine(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, v
 @app.command()
 def index(
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG | PATH", help="A config, or documents: a folder, a file, a glob, a URI.")
+        str, typer.Argument(metavar="CONFIG | PATH", help="A config, or documents: a folder, file, glob or URI.")
     ],
     overrides: Overrides = None,
-    add: Annotated[Optional[list[Path]], typer.Option(help="Documents to add: rows as the corpus has them.")] = None,  # noqa: UP045
+    add: Annotated[Optional[list[Path]], typer.Option(help="Files to add, with rows like those of the corpus.")] = None,  # noqa: UP045
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the run's index, of whatever it is.")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """An index in RUN/index: of documents, of which a second call reads only what has changed, or of a corpus.
+    """Build an index in RUN/index, of documents (a second call reads only what has changed) or of a corpus.
 
     Example: raydist index docs/ name=docs
     """
@@ -176,19 +176,19 @@ def index(
 
 @app.command()
 def search(
-    index: Annotated[str, typer.Argument(metavar="INDEX", help="A folder or URI that `raydist index` wrote, or its run.")],
+    index: Annotated[str, typer.Argument(metavar="INDEX", help="A folder or URI written by `raydist index`, or its run.")],
     question: Annotated[str, typer.Argument(help="What to look for.")],
-    k: Annotated[int, typer.Option("-k", help="How many.")] = 10,
-    kind: Annotated[Optional[str], typer.Option(help="hybrid, bm25 or dense; of documents.")] = None,  # noqa: UP045
+    k: Annotated[int, typer.Option("-k", help="Number of results.")] = 10,
+    kind: Annotated[Optional[str], typer.Option(help="hybrid, bm25 or dense (indexes of documents).")] = None,  # noqa: UP045
     where: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(metavar="CONDITION", help="Of documents: \"year >= 2020 and language = 'de'\"."),
+        typer.Option(metavar="CONDITION", help="On metadata (indexes of documents): \"year >= 2020 and language = 'de'\"."),
     ] = None,
-    rerank: Annotated[int, typer.Option(metavar="N", help="How many a cross-encoder ranks anew; of documents.")] = 0,
-    cross_encoder: Annotated[Optional[str], typer.Option(metavar="MODEL", help="That ranks anew.")] = None,  # noqa: UP045
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON list, with all that is known.")] = False,
+    rerank: Annotated[int, typer.Option(metavar="N", help="Number of passages to rerank (indexes of documents).")] = 0,
+    cross_encoder: Annotated[Optional[str], typer.Option(metavar="MODEL", help="Cross-encoder for --rerank.")] = None,  # noqa: UP045
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with all details.")] = False,
 ) -> None:
-    """The best passages or sentences of an index for a question.
+    """Search an index: the best passages or sentences for a question.
 
     Example: raydist search runs/docs "How is an index updated?" -k 3 --where "language = 'en'"
     """
@@ -199,35 +199,36 @@ def search(
 
 @app.command()
 def ask(
-    index: Annotated[
-        str, typer.Argument(metavar="INDEX", help="The run or index of documents; with --passage, a reader instead.")
-    ],
-    question: Annotated[Optional[str], typer.Argument(help="What to ask; without it, a prompt.")] = None,  # noqa: UP045
+    index: Annotated[str, typer.Argument(metavar="INDEX", help="A run or index of documents; with --passage, a reader.")],
+    question: Annotated[Optional[str], typer.Argument(help="The question; without it, a prompt opens.")] = None,  # noqa: UP045
     passage: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Read this text, of any length, and no index; -: standard input.")
+        str | None,
+        typer.Option(metavar="FILE", help="Read this text, of any length, instead of an index; - is standard input."),
     ] = None,
     reader: Annotated[
         str | None, typer.Option(metavar="RUN", help="A reader's run, its model's folder, or a Hugging Face name.")
     ] = None,
-    rerank: Annotated[str | None, typer.Option(metavar="MODEL", help="A cross-encoder that ranks passages anew.")] = None,
-    where: Annotated[str | None, typer.Option(metavar="CONDITION", help="Which passages, by metadata.")] = None,
+    rerank: Annotated[str | None, typer.Option(metavar="MODEL", help="A cross-encoder that reranks passages.")] = None,
+    where: Annotated[str | None, typer.Option(metavar="CONDITION", help="Search only passages with this metadata.")] = None,
     kind: Annotated[str | None, typer.Option(help="hybrid, bm25 or dense.")] = None,
-    k: Annotated[int | None, typer.Option("-k", "--k", help="How many passages are read.")] = None,
-    n_best: Annotated[int, typer.Option(metavar="K", help="How many answers.")] = 1,
-    calibration: Annotated[str | None, typer.Option(metavar="FILE", help="Of another run with the same models.")] = None,
+    k: Annotated[int | None, typer.Option("-k", "--k", help="Number of passages to read.")] = None,
+    n_best: Annotated[int, typer.Option(metavar="K", help="Number of answers.")] = 1,
+    calibration: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Calibration of another run with the same models.")
+    ] = None,
     precision: Annotated[
-        float | None, typer.Option(metavar="P", help="Withhold answers, so that this share of the given ones is right.")
+        float | None, typer.Option(metavar="P", help="Withhold unsure answers, so that this share of those given is correct.")
     ] = None,
     threshold: Annotated[float | None, typer.Option(metavar="P", help="Withhold answers below this probability.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, with scores.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with scores.")] = False,
 ) -> None:
-    """The answer that documents give to a question, where it stands, or that it is not found; without a question, a prompt.
+    """Answer a question from documents, with the source, or report that no answer was found; without a question, open a prompt.
 
     Example: raydist ask runs/docs "Who built the bridge?" --reader runs/quickstart
     """
     if passage is not None:
         if question is None:
-            raise InputError("with --passage a question is wanted: raydist ask READER QUESTION --passage FILE")
+            raise InputError("--passage needs a question: raydist ask READER QUESTION --passage FILE")
         ask_passage(index, question, read_text(passage), n_best, as_json)
         return
     from raydist.asking.session import Showing, ask_library
@@ -280,7 +281,7 @@ def serve(
         from raydist.serving.manifests import write_manifest
 
         write_manifest(write, opening, settings)
-        print(f"the service is described in {write}")
+        say(f"the service is described in {write}")
     elif ray:
         from raydist.cluster.serve import serve_on_ray
 
@@ -338,7 +339,7 @@ def read_text(name: str) -> str:
 
 @app.command()
 def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, verbose: Verbose = False) -> None:
-    """Trials of a config over its section `sweep`, ranked. Interrupted, the same command goes on where it stopped.
+    """Run and rank the trials of a config's section `sweep`. If interrupted, the same command resumes where it stopped.
 
     Example: raydist sweep sweeps/pfa_bottleneck sweep.seeds=[0,1,2]
     """
@@ -359,10 +360,10 @@ def sweep(config: ConfigArg, overrides: Overrides = None, fresh: Fresh = False, 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN [RUN ...]", help="Folders of runs.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where; default: the run's report.html, or compare.html beside several.")
+        Path | None, typer.Option(help="Output file; default: the run's report.html, or compare.html beside several runs.")
     ] = None,
 ) -> None:
-    """One HTML file about a run or a sweep, or about several runs side by side.
+    """Write an HTML report on a run or a sweep, or on several runs side by side.
 
     Example: raydist report runs/plain runs/infomax --out compare.html
     """
@@ -402,7 +403,7 @@ def export(
 def sample(
     out: Annotated[Path, typer.Argument(help="A new folder.")],
     size: Annotated[str, typer.Option(help="small, medium, large, or a number of corpus sentences.")] = "small",
-    seed: Annotated[int, typer.Option(help="Of the invented world: the same seed, the same bytes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the invented world; the same seed gives the same bytes.")] = 0,
 ) -> None:
     """Write the sample world: an invented encyclopedia with questions, in six languages.
 
@@ -418,7 +419,7 @@ def sample(
 
 @app.command()
 def status(run: Annotated[str, typer.Argument(metavar="RUN", help="The folder or URI of a run.")]) -> None:
-    """How far a run is, and what it has reached.
+    """Show the progress and results of a run.
 
     Example: raydist status runs/quickstart
     """
@@ -429,11 +430,11 @@ def status(run: Annotated[str, typer.Argument(metavar="RUN", help="The folder or
 
 @app.command()
 def clean(
-    storage: Annotated[str, typer.Argument(help="The storage folder or URI, which holds runs and stages.")] = "runs",
+    storage: Annotated[str, typer.Argument(help="The storage folder or URI that holds runs and stages.")] = "runs",
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, list what would be deleted.")] = False,
     keep_runs: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option(help="Keep the stages of this run alone (may be given again, and have a *); default: of all runs."),
+        typer.Option(help="Keep only the stages of these runs (repeatable, may contain *); default: of all runs."),
     ] = None,
 ) -> None:
     """Delete cached stages that no run refers to, and no command makes or uses at the moment.
@@ -448,7 +449,7 @@ def clean(
 
 @app.command()
 def doctor() -> None:
-    """What this machine has: versions, cores, memory, disk, models.
+    """Describe this machine: versions, cores, memory, disk, models.
 
     Example: raydist doctor
     """
@@ -465,14 +466,16 @@ def submit(
     overrides: Overrides = None,
     address: Address = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not follow the log.")] = False,
-    working_dir: Annotated[Path, typer.Option(help="Sent with the job; the config's relative paths start there.")] = Path(),
-    exclude: Annotated[Optional[list[str]], typer.Option(help="Not sent; patterns as in a .gitignore.")] = None,  # noqa: UP045
+    working_dir: Annotated[
+        Path, typer.Option(help="Folder to send with the job; the config's relative paths start there.")
+    ] = Path(),
+    exclude: Annotated[Optional[list[str]], typer.Option(help="Files not to send, as .gitignore patterns.")] = None,  # noqa: UP045
     shared: Annotated[Optional[list[str]], typer.Option(help="A folder that every node mounts.")] = None,  # noqa: UP045
     fresh: Fresh = False,
     verbose: Verbose = False,
     insecure: Insecure = False,
 ) -> None:
-    """A command as a job on a Ray cluster, after preflight. Ctrl-C detaches; the job's exit status is this command's.
+    """Submit a command as a job to a Ray cluster, after preflight. Ctrl-C detaches; its exit status becomes ours.
 
     Example: raydist submit train quickstart storage=s3://bucket/runs --address http://127.0.0.1:8265
     """

@@ -20,7 +20,7 @@ def config_show(
         typer.Argument(metavar="[KEY | key=value ...]", help="Keys and sections to show, default: all; overrides."),
     ] = None,
 ) -> None:
-    """Every value, and where it came from.
+    """Show every value and its origin.
 
     Example: raydist config show quickstart optim.lr=2e-5
 
@@ -46,7 +46,7 @@ def config_explain(
         typer.Argument(metavar="[KEY ...]", help="Dotted keys or sections; default: the list of sections."),
     ] = None,
 ) -> None:
-    """What a key is: its default, its values, its unit, and what it affects (nothing, rows, weights or scores).
+    """Explain a key: its default, values and unit, and what it affects (nothing, rows, weights or scores).
 
     Example: raydist config explain optim.lr
 
@@ -59,7 +59,7 @@ def config_explain(
 
 @config_app.command("check")
 def config_check(config: ConfigArg, overrides: Overrides = None) -> None:
-    """Say whether a config is right, or all that is wrong with it.
+    """Check a config, and list all its problems.
 
     Example: raydist config check my.yaml
     """
@@ -75,7 +75,7 @@ def config_check(config: ConfigArg, overrides: Overrides = None) -> None:
 
 @config_app.command("schema")
 def config_schema() -> None:
-    """The JSON schema of a config, for editors: with descriptions, limits, units and what each key affects.
+    """Print the JSON schema of a config, for editors: descriptions, limits, units, and what each key affects.
 
     Example: raydist config schema > raydist.schema.json
     """

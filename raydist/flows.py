@@ -59,7 +59,7 @@ def index(run: Run, *, fresh: bool = False) -> Path:
 def add_to_index(run: Run, files: list[Path]) -> int:
     """Add rows to the index of a corpus."""
     if run.config.task == "documents":
-        raise InputError("an index of documents takes up what is new by itself: run `raydist index` again, without --add")
+        raise InputError("an index of documents picks up new files by itself: run `raydist index` again, without --add")
     return _retrieval_flow().add_to_index(run, files)
 
 
@@ -109,7 +109,7 @@ def _library_flow() -> Any:
 def write_run_report(run: Run) -> Path | None:
     """Write a run's report.html; None on an object store."""
     if not run.folder.is_local:
-        say("report: runs on an object store are not drawn; copy the run's folder and use raydist report")
+        say("report: reports are not written to object stores; copy the run's folder and use raydist report")
         return None
     with said_if_long("report: drawing"):
         path = write_report([Path(run.folder.path())])

@@ -11,6 +11,29 @@ def pytest_addoption(parser):
     parser.addoption("--data-dir", default=str(CHECKOUT.parent / "shared" / "data"), help="real data; absent: such tests skip")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `-n 2`: a file stays in one process, and so do those of cluster/, but for the ones that do not share its Ray."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    own = ("addresses", "connect", "corpora", "nodes", "object_store", "submit")
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            shares = file.startswith("tests/cluster/") and not file.removeprefix("tests/cluster/test_").startswith(own)
+            return "cluster" if shares else file
+
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    """With `-n 2`: what takes longest begins first."""
+    if hasattr(config, "workerinput"):
+        longest = ["tests/cluster/", "tests/test_quickstart.py", "tests/jobs/"]
+        items.sort(key=lambda item: [not item.nodeid.startswith(start) for start in longest])
+
+
 @pytest.fixture
 def s3(tmp_path, monkeypatch):
     """An object store of one bucket; what is fetched from it goes to a cache of this test's own."""

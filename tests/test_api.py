@@ -69,7 +69,7 @@ def test_names_are_listed_and_others_are_refused():
 
 def test_type_checkers_see_the_same_names_from_the_same_modules():
     tree = ast.parse((CHECKOUT / "raydist" / "__init__.py").read_text())
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    (block, _) = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {alias.asname: node.module for node in block.body for alias in node.names}
     assert seen == raydist.PUBLIC
     assert (CHECKOUT / "raydist" / "py.typed").is_file()
@@ -212,8 +212,8 @@ def test_overrides_are_lines_or_a_mapping_and_mean_the_same(tmp_path):
         (lambda: raydist.load_config("debug_reader", {"optim.lrr": 1}), "unknown key; did you mean optim.lr"),
         (lambda: raydist.load_config(raydist.load_config("debug_reader"), ["lr"]), "lr: an override is key=value"),
         (lambda: raydist.load_config(raydist.load_config("debug_reader"), ["data.test={"]), "data.test: not YAML"),
-        (lambda: raydist.mine("debug_reader"), "this wants task: retriever, and the config has task: reader"),
-        (lambda: raydist.predict("debug_retrieval"), "this wants task: reader, and the config has task: retriever"),
+        (lambda: raydist.mine("debug_reader"), "this needs task: retriever, but the config has task: reader"),
+        (lambda: raydist.predict("debug_retrieval"), "this needs task: reader, but the config has task: retriever"),
     ],
 )
 def test_wrong_input_is_one_message(call, message):

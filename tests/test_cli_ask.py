@@ -67,7 +67,7 @@ def test_ask_says_where_the_passage_does_not_seem_to(bridge, tmp_path, capsys):
         (["READER", "Who?", "--passage", "BRIDGE", "--n-best", "0"], "error: n_best is 0; wanted 1 or more"),
         (["READER", " ", "--passage", "BRIDGE"], "error: the question of pair 1 is empty; leave it out"),
         (["READER", "Who?"], "is a reader: give it a text (--passage FILE), or take it for an index of documents (--reader)"),
-        (["READER", "--passage", "BRIDGE"], "with --passage a question is wanted"),
+        (["READER", "--passage", "BRIDGE"], "--passage needs a question"),
     ],
 )
 def test_what_cannot_be_asked_is_one_message(reader, bridge, tmp_path, capsys, arguments, message):

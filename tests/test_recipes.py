@@ -52,7 +52,7 @@ def test_a_stage_is_a_class_and_a_line_of_a_flow(run, capsys):
     (folder / "part-00002.parquet").unlink()
     capsys.readouterr()
     run.make(Lengths(corpus, 0), "lengths of train")
-    assert "lengths: going on after 3 finished parts" in capsys.readouterr().out
+    assert "lengths: resuming after 3 finished parts" in capsys.readouterr().out
     assert {file.name: file.read_bytes() for file in folder.glob("part-*")} == before
 
     run.make(Lengths(corpus, 0), "lengths of train")

@@ -199,7 +199,7 @@ class Asker:
             deepest = max(k, depth, self.depth if self.cross_encoder else 0)
             found = [list(passages) for passages in self.library.search(questions, deepest, kind=self.kind, **filters)]
         with self._timed("rerank"):
-            ranked = rank_anew(self.cross_encoder, questions, found, max(k, self.depth)) if self.cross_encoder else found
+            ranked = rerank_passages(self.cross_encoder, questions, found, max(k, self.depth)) if self.cross_encoder else found
         with self._timed("read"):
             read = [[passage for passage in passages if can_be_read(passage)][:k] for passages in ranked]
             candidates = self._read(questions, read)
@@ -250,7 +250,9 @@ def can_be_read(passage: Passage) -> bool:
     return any(map(str.isalnum, passage.text))
 
 
-def rank_anew(scorer: CrossScorer, questions: Sequence[str], found: Sequence[Sequence[Any]], depth: int) -> list[list[Any]]:
+def rerank_passages(
+    scorer: CrossScorer, questions: Sequence[str], found: Sequence[Sequence[Any]], depth: int
+) -> list[list[Any]]:
     """The first passages reranked by a cross-encoder, with its logit among their scores; then the rest unchanged."""
     pairs = [(number, passage) for number, passages in enumerate(found) for passage in passages[:depth]]
     if not pairs:
@@ -287,7 +289,7 @@ def _cross_encoder(scorer: Path | str | CrossScorer | None, precision: str) -> C
 
 def _threshold(calibration: Calibration | None, precision: float | None, threshold: float | None) -> float:
     if precision is not None and threshold is not None:
-        raise InputError("precision chooses a threshold, and threshold is one: leave one of the two out")
+        raise InputError("precision and threshold both set the threshold: leave one of them out")
     if threshold is not None:
         return threshold
     if calibration is not None:
@@ -310,5 +312,5 @@ def _find_calibration(given: Path | str | Calibration | None, places: Places, as
         return found, ""
     note = f"{path} was made with another {', '.join(others)}"
     if given:
-        raise InputError(f"{note}: ask with the same, or calibrate anew with `raydist evaluate`")
+        raise InputError(f"{note}: use the same, or recalibrate with `raydist evaluate`")
     return None, f"{note}: it is not used"

@@ -135,14 +135,14 @@ class Calibration:
     @classmethod
     def from_json(cls, found: Any, name: object) -> Self:
         if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("features") != list(FEATURES):
-            raise InputError(f"{name} is not a calibration of this version; make it anew with `raydist evaluate`")
+            raise InputError(f"{name} is not a calibration of this version; recreate it with `raydist evaluate`")
         try:
             merge, reply = (_logistic(found[part], width) for part, width in (("merge", len(FEATURES)), ("reply", 2)))
             curve = tuple(Point(*(float(point[part]) for part in Point.__dataclass_fields__)) for point in found["curve"])
             setup = {str(key): str(value) for key, value in found["setup"].items()}
             return cls(merge, reply, int(found["questions"]), curve, setup)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{name} is a damaged calibration ({error!r}); make it anew with `raydist evaluate`") from None
+            raise InputError(f"{name} is a damaged calibration ({error!r}); recreate it with `raydist evaluate`") from None
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -153,7 +153,7 @@ class Calibration:
         except ValueError as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"{path} is not JSON; make it anew with `raydist evaluate`") from None
+            raise InputError(f"{path} is not JSON; recreate it with `raydist evaluate`") from None
 
     def save(self, path: Path | str) -> None:
         Path(path).write_text(json.dumps(self.to_json(), indent=1), encoding="utf-8")

@@ -111,7 +111,7 @@ def _of_row(place: str, file: str, line: int, row: Any) -> Question:
     answers = row.get("answers", row.get("answer"))
     answers = [answers] if isinstance(answers, str) else answers
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-        raise InputError(f"{place}: answers are no list of texts; {WANTED}, and [] where no document answers")
+        raise InputError(f"{place}: answers is not a list of texts; {WANTED}, and [] where no document answers")
     document = row.get("document")
     if not isinstance(document, str | None):
         raise InputError(f"{place}: document is no text; {WANTED}")

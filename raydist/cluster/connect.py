@@ -73,7 +73,7 @@ class Cluster:
             except (PermissionError, ray.exceptions.AuthenticationError):
                 mode = os.environ.get("RAY_AUTH_MODE", "not set")
                 raise InputError(
-                    f"the cluster at {address} wants a token, and accepts none from here (RAY_AUTH_MODE is {mode}): set "
+                    f"the cluster at {address} requires a token, and accepts none from here (RAY_AUTH_MODE is {mode}): set "
                     f"RAY_AUTH_MODE=token, and the cluster's own token in RAY_AUTH_TOKEN or ~/.ray/auth_token "
                     f"(on the head node, `ray get-auth-token` shows it)"
                 ) from None

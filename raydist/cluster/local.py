@@ -64,9 +64,9 @@ class LocalRay:
                 if number + 1 == STARTS:
                     raise NotStarted(
                         f"Ray did not start on this machine in {STARTS} attempts of half a minute. End other programs and run "
-                        f"the same command again; what Ray says of it is in {tempfile.gettempdir()}/ray/session_latest/logs"
+                        f"the same command again; Ray's own logs are in {tempfile.gettempdir()}/ray/session_latest/logs"
                     ) from None
-                say("Ray did not start within half a minute, as on a busy machine: once more")
+                say("Ray did not start within half a minute, perhaps because the machine is busy: trying again")
         self.over = threading.Event()
         self.stood_back: set[psutil.Process] | None = None  # all processes when Ray's were made to yield
         own = {process: _title(process) for process in _children() - others}

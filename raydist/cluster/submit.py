@@ -55,7 +55,7 @@ class Jobs:
             job.parcel.write(archive, name)
             if archive.stat().st_size >= MAX_BYTES:
                 size, most = mebibytes(archive.stat().st_size), mebibytes(MAX_BYTES)
-                raise InputError(f"the parcel takes {size}, and {most} is the most: --exclude some")
+                raise InputError(f"the parcel takes {size}, and the limit is {most}: --exclude some files")
             words = ["python", "-m", "raydist.cli", job.command, config_path(name), *job.arguments]
             request = {
                 "entrypoint": shlex.join(words),
@@ -191,13 +191,13 @@ def _ask_patiently(ask: Callable[[], JobDetails]) -> JobDetails:
             if "does not exist" in str(error):
                 raise RuntimeError(
                     "the cluster answers, and does not know the job: its head was restarted, and the job went with it; submit "
-                    "the same command again: what is done stays done"
+                    "the same command again: finished work is kept"
                 ) from None
             if time.monotonic() > end:
                 why = str(error).splitlines()[0][:200]
                 raise RuntimeError(
                     f"the cluster stopped answering ({why}); if its head was lost, submit the same command again when it is "
-                    f"back: what is done stays done"
+                    f"back: finished work is kept"
                 ) from None
             time.sleep(2)
 

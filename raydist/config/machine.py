@@ -1,4 +1,4 @@
-"""Where a run is computed and logged: nothing here changes a result."""
+"""Where a run is computed and logged; none of it changes a result."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ class ClusterConfig(Section):
     on train workers and on threads. With threads_per_worker set, the number of actors changes no bit.
     """
 
-    address: str | None = key(None, "A running cluster; null: RAY_ADDRESS, else a local one", NOTHING)
+    address: str | None = key(None, "Address of a running cluster; null: RAY_ADDRESS, else a local one is started", NOTHING)
     local_cpus: int | None = key(
         None, "Logical CPUs of a local cluster; null: enough for workers and Ray Data", NOTHING, unit="CPUs", ge=1
     )
     workers: Workers | tuple[Workers, Workers] = key(
-        1, "Train workers, a number or [min, max]; they share each batch", NOTHING, unit="processes"
+        1, "Training workers, a number or [min, max]; they share each batch", NOTHING, unit="processes"
     )
     threads_per_worker: int | None = key(
         None, "Threads of each worker or actor; null: this machine's cores divided among them", NOTHING, unit="threads", ge=1
     )
-    gpus_per_worker: float = key(0, "GPUs of each train worker; may be a share of one", NOTHING, unit="GPUs", ge=0)
+    gpus_per_worker: float = key(0, "GPUs of each training worker; fractions are allowed", NOTHING, unit="GPUs", ge=0)
     actors: int = key(1, "Model replicas of a Ray Data stage", NOTHING, unit="processes", ge=1)
-    max_failures: int = key(
-        3, "Lost train workers that a run survives before it gives up; -1: any number", NOTHING, unit="failures", ge=-1
-    )
+    max_failures: int = key(3, "Lost training workers that a run tolerates; -1: any number", NOTHING, unit="failures", ge=-1)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -44,12 +42,12 @@ class ClusterConfig(Section):
 
 
 class TrackConfig(Section):
-    """Trackers that a training is logged to, beside the run's own files. Nothing here changes a result."""
+    """Experiment trackers, in addition to the run's own files. Nothing here changes a result."""
 
     mlflow: str | None = key(None, "Tracking URI of MLflow: http://HOST:5000, sqlite:///runs/mlflow.db", NOTHING)
     wandb: str | None = key(None, "Project of Weights & Biases: PROJECT or TEAM/PROJECT", NOTHING)
-    experiment: str = key("raydist", "Experiment that MLflow files the run under", NOTHING)
-    group: str | None = key(None, "Name that runs are shown together by; trials get that of their sweep", NOTHING)
+    experiment: str = key("raydist", "MLflow experiment of the run", NOTHING)
+    group: str | None = key(None, "Group name shared by related runs; trials get the name of their sweep", NOTHING)
 
     @field_validator("mlflow")
     @classmethod

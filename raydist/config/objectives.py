@@ -14,11 +14,11 @@ class SpanConfig(Section):
     """The task itself: start and end cross-entropy (docs/methods.md 2.2, 2.3)."""
 
     reduction: Literal["mean", "sum"] = key("mean", "Mean or sum of the start and the end loss", WEIGHTS)
-    mask_non_passage: bool = key(True, "Allow starts and ends in the passage alone", WEIGHTS)
+    mask_non_passage: bool = key(True, "Allow starts and ends only within the passage", WEIGHTS)
 
 
 class InfomaxConfig(Section):
-    """QAInfomax: an answer stays informative of its context (docs/methods.md 3). Nothing of it is left at inference."""
+    """QAInfomax: an answer stays informative of its context (docs/methods.md 3). It costs nothing at inference."""
 
     weight: float | None = key(
         None, "Lambda, on the sum of start and end loss; null: the variant's own, 0.3 or 0.25", WEIGHTS, ge=0
@@ -40,11 +40,13 @@ class PfaConfig(Section):
     """Perturbation for alignment (methods 4): a second pass over perturbed embeddings, and both readings brought together."""
 
     perturber: Literal["mlp", "noise", "dropout", "gaussian", "identity"] = key(
-        "mlp", "What changes the embeddings; gaussian is SWEP (4.8)", WEIGHTS
+        "mlp", "How the embeddings are perturbed; gaussian is SWEP (4.8)", WEIGHTS
     )
     bottleneck: int = key(500, "Hidden units of mlp", WEIGHTS, unit="units", ge=1)
     start: Literal["random", "projection"] = key(
-        "projection", "Start of mlp; projection keeps the main bottleneck / 2 directions of the words", WEIGHTS
+        "projection",
+        "Initialisation of mlp; projection keeps the bottleneck / 2 main directions of the word embeddings",
+        WEIGHTS,
     )
     delta: float = key(0.5, "Range of noise, or rate of dropout", WEIGHTS, gt=0)
     align: Literal[
@@ -57,14 +59,17 @@ class PfaConfig(Section):
     lambda2: float = key(1.0, "Weight of the alignment", WEIGHTS, ge=0)
     gamma: float = key(1.0, "w1, classifier_...: weight of the gradient penalty", WEIGHTS, gt=0)
     alpha: float = key(0.5, "w1, classifier_...: share of the perturbed side in the penalty", WEIGHTS, ge=0, le=1)
-    every: int = key(1, "Act in one step of so many", WEIGHTS, unit="steps", ge=1)
-    scope: Literal["passage", "all"] = key("passage", "Tokens that are perturbed and aligned", WEIGHTS)
+    every: int = key(1, "Apply the objective in every n-th step", WEIGHTS, unit="steps", ge=1)
+    scope: Literal["passage", "all"] = key("passage", "Tokens to perturb and align", WEIGHTS)
     penalty: Literal["squared", "one_sided", "two_sided"] = key("squared", "w1, classifier_...: form of the penalty", WEIGHTS)
     penalty_at: Literal["representation", "embedding"] = key(
         "representation", "w1: where the penalised gradient is taken; embedding needs eager attention", WEIGHTS
     )
     critic_sees: Literal["scaled", "raw"] = key(
-        "scaled", "w1, classifier_...: representations over the root of their size, or as they are", WEIGHTS, before="raw"
+        "scaled",
+        "w1, classifier_...: representations divided by the square root of their size, or as they are",
+        WEIGHTS,
+        before="raw",
     )
     critic_size: int | None = key(
         None,
@@ -73,7 +78,7 @@ class PfaConfig(Section):
         unit="units",
         ge=1,
     )
-    critic_steps: int = key(0, "w1, classifier_...: moves of the critic before each step", WEIGHTS, unit="moves", ge=0)
+    critic_steps: int = key(0, "w1, classifier_...: updates of the critic before each step", WEIGHTS, unit="updates", ge=0)
     critic_lr: float = key(1e-4, "w1, classifier_...: learning rate of the critic", WEIGHTS, gt=0)
     beta_kl: float = key(1.0, "gaussian: weight of the divergence from the prior", WEIGHTS, ge=0)
     prior_dropout: float = key(0.1, "gaussian: dropout rate that the prior corresponds to", WEIGHTS, gt=0, lt=1)
@@ -110,7 +115,7 @@ class HardLearningConfig(Section):
     """Hard learning (methods 6.4), in place of the span loss: n-best spans of a base reader, weighed by closeness to gold."""
 
     mode: Literal["posterior", "mml", "hard_em", "learned", "ce"] = key(
-        "posterior", "How the spans of a set are weighed; ce: gold alone", WEIGHTS
+        "posterior", "How the spans of a set are weighted; ce: gold only", WEIGHTS
     )
     size: int = key(20, "Spans of an n-best set, |Z|", WEIGHTS, unit="spans", ge=1)
     kappa: float = key(4.0, "How much the prior prefers overlap with gold", WEIGHTS, ge=0)
@@ -119,16 +124,16 @@ class HardLearningConfig(Section):
     hard_em_steps: int = key(4000, "hard_em: steps over which its probability grows", WEIGHTS, unit="steps", ge=1)
     eta: float = key(1.0, "learned: weight of the anchor of the prior", WEIGHTS, gt=0)
     sets: str | None = key(
-        None, "Lists of `raydist predict ... predict.split=train`, a file or URI; null: a base reader is trained", WEIGHTS
+        None, "N-best lists from `raydist predict ... predict.split=train`, a file or URI; null: train a base reader", WEIGHTS
     )
     nbest_folds: int = key(
-        1, "Base readers, each of which makes the lists of questions that it was not trained on", WEIGHTS, unit="folds", ge=1
+        1, "Number of base readers; each makes the lists for questions outside its training data", WEIGHTS, unit="folds", ge=1
     )
 
     @model_validator(mode="after")
     def _own_folds(self) -> Self:
         if self.sets and self.nbest_folds > 1:
-            raise ValueError("nbest_folds is about base readers that this run trains: leave it out where sets are given")
+            raise ValueError("nbest_folds applies to base readers trained by this run: leave it out if sets is set")
         return self
 
     @property
@@ -146,14 +151,14 @@ class AnswerContrastConfig(Section):
     """Answer-aware contrast (methods 6.5): the gold span against its nearest rivals; alpha of it, 1 - alpha of span loss."""
 
     alpha: float = key(0.5, "Share of the contrast in the loss", WEIGHTS, ge=0, lt=1)  # at 1 the span head would not be trained
-    tau: float = key(10.0, "Temperature that cosines are divided by", WEIGHTS, gt=0)
-    top: int = key(50, "Best spans of a window that rivals are chosen from", WEIGHTS, unit="spans", ge=1)
-    theta: int = key(1, "Rivals of a row", WEIGHTS, unit="spans", ge=1)
+    tau: float = key(10.0, "Temperature by which cosines are divided", WEIGHTS, gt=0)
+    top: int = key(50, "Best spans of a window from which rivals are chosen", WEIGHTS, unit="spans", ge=1)
+    theta: int = key(1, "Rivals per row", WEIGHTS, unit="spans", ge=1)
     select: Literal["nearest", "top1", "random"] = key("nearest", "How rivals are chosen", WEIGHTS)
     negatives: Literal["hard", "in_batch", "both"] = key("both", "A row's rivals, other rows' gold spans, or both", WEIGHTS)
     hard_from_others: bool = key(False, "Count the rivals of other rows as well", WEIGHTS)
     question: Literal["mean", "cls"] = key("mean", "Vector of the question", WEIGHTS)
-    gather: bool = key(True, "Take other rows of all workers, and not of the row's own alone", WEIGHTS)
+    gather: bool = key(True, "Use the rows of all workers, not only those of the row's own worker", WEIGHTS)
     schedule: Literal["joint", "sequential"] = key("joint", "Contrast from the first step, or after some epochs", WEIGHTS)
     sequential_epochs: float = key(1.0, "sequential: epochs during which alpha is 0", WEIGHTS, unit="epochs", ge=0)
 
@@ -171,7 +176,7 @@ class ObjectivesConfig(Section):
     infomax: InfomaxConfig | None = key(None, "QAInfomax: an answer stays informative of its context", WEIGHTS)
     pfa: PfaConfig | None = key(None, "Perturbation for alignment: a second reading over perturbed embeddings", WEIGHTS)
     hard_learning: HardLearningConfig | None = key(
-        None, "Hard learning: n-best spans of a base reader in place of the gold span alone", WEIGHTS
+        None, "Hard learning: n-best spans of a base reader instead of the gold span alone", WEIGHTS
     )
     answer_contrast: AnswerContrastConfig | None = key(
         None, "Answer-aware contrast: the gold span against its nearest rivals", WEIGHTS

@@ -33,10 +33,10 @@ class CorpusSource(Section):
     """
 
     files: Annotated[list[str], BeforeValidator(listed)] = key(
-        ..., "Files or folder of the corpus; sample:NAME is one of the embedded sample", ROWS
+        ..., "Files or folder of the corpus; sample:NAME is in the embedded sample", ROWS
     )
     format: Annotated[str, OneOf("auto", table="raydist.corpus.formats:CORPUS_FORMATS")] = key(
-        "auto", "Format of the files; auto: recognised by names and content", ROWS
+        "auto", "Format of the files; auto: recognised from names and content", ROWS
     )
     split: str = key("train", "beir, msmarco: which file of qrels", ROWS)
     boundaries: str | None = key(None, "squad: file of MultiReQA sentence boundaries; null: cut by rule", ROWS)
@@ -44,9 +44,9 @@ class CorpusSource(Section):
         None, "Language of rows that state none, such as de; null: as file names have it, else English", ROWS, later=True
     )
     columns: dict[str, str | dict[str, str]] = key(
-        {}, "tables, documents: columns by our names, for all tables or {corpus: {text: theirs}, ...}", ROWS
+        {}, "tables, documents: names of the columns in the files, for all tables or {corpus: {text: its name}, ...}", ROWS
     )
-    questions: int | None = key(None, "A seeded choice of so many questions; null: all", ROWS, unit="questions", ge=1)
+    questions: int | None = key(None, "Size of a seeded sample of the questions; null: all", ROWS, unit="questions", ge=1)
 
     def columns_of(self, table: str) -> dict[str, Any]:
         """Our column name -> the file's."""
@@ -81,7 +81,7 @@ class CorpusSource(Section):
         if self.format == "auto":
             tables = CORPUS_COLUMNS["tables" if len(self.files) == 3 else "documents"]
         if self.columns and not tables:
-            raise ValueError(f"columns: format {self.format} has names of its own; leave them out, or take tables or documents")
+            raise ValueError(f"columns: format {self.format} has fixed names; leave them out, or use tables or documents")
         if self._by_table and not all(isinstance(self.columns[name], dict) and name in tables for name in self.columns):
             raise ValueError(
                 f"columns: wanted {{our name: the file's}}, or such a map for each of {', '.join(tables)}; got {self.columns}"
@@ -90,17 +90,17 @@ class CorpusSource(Section):
             known = own if self._by_table else sorted({name for names in tables.values() for name in names})
             for name in self.columns_of(table):
                 if name not in known:
-                    raise ValueError(f"columns: there is no {name!r} to map; there are {', '.join(known)}")
+                    raise ValueError(f"columns: unknown name {name!r}; known are {', '.join(known)}")
         return self
 
 
 class CorpusConfig(Section):
     """What retrieval works on: pairs to train and mine with, and sets to test on."""
 
-    train: CorpusSource | None = key(None, "Corpus that is mined and trained on", ROWS)
-    dev: CorpusSource | None = key(None, "Corpus whose questions a retriever is chosen by during training", ROWS, later=True)
+    train: CorpusSource | None = key(None, "Corpus for mining and training", ROWS)
+    dev: CorpusSource | None = key(None, "Corpus whose questions choose the retriever during training", ROWS, later=True)
     dev_share: float = key(
-        0.0, "Share of train's questions, by their text, that is held out as dev; 0: none", ROWS, later=True, ge=0, lt=1
+        0.0, "Share of train's questions held out as dev, drawn by their text; 0: none", ROWS, later=True, ge=0, lt=1
     )
     judgements: Annotated[list[str], BeforeValidator(listed)] = key(
         [], "Files of judgements: accepted pairs of train are gold, rejected ones negatives (docs/judging.md)", ROWS, later=True
@@ -132,7 +132,7 @@ class IvfConfig(Section):
     """Cells of each shard of a dense index of kind ivf or pq; null: a number that suits the shard's size."""
 
     nlist: int | None = key(None, "Cells of a shard; null: four times the root of its rows", ROWS, unit="cells", ge=1)
-    nprobe: int | None = key(None, "Cells that a search looks into; null: one in 32, and 16 or more", ROWS, unit="cells", ge=1)
+    nprobe: int | None = key(None, "Cells visited by a search; null: one in 32, but at least 16", ROWS, unit="cells", ge=1)
 
     @model_validator(mode="after")
     def _no_more_than_there_are(self) -> Self:
@@ -145,15 +145,15 @@ class HnswConfig(Section):
     """The graph of each shard of a dense index of kind hnsw."""
 
     m: int = key(32, "Neighbours of a row", ROWS, unit="rows", ge=2)
-    ef_construction: int = key(200, "Rows looked at for a row's neighbours", ROWS, unit="rows", ge=1)
-    ef_search: int = key(128, "Rows that a search keeps in view", ROWS, unit="rows", ge=1)
+    ef_construction: int = key(200, "Candidate rows considered for a row's neighbours", ROWS, unit="rows", ge=1)
+    ef_search: int = key(128, "Candidate rows kept during a search", ROWS, unit="rows", ge=1)
 
 
 class PqConfig(Section):
     """Codes of a dense index of kind pq, whose cells are those of ivf."""
 
     m: int | None = key(
-        None, "Parts of a vector, which must divide its units; null: of eight units, or nearly so", ROWS, unit="parts", ge=1
+        None, "Parts of a vector; must divide its dimension; null: parts of about eight units", ROWS, unit="parts", ge=1
     )
     bits: int = key(8, "Size of a part's code", ROWS, unit="bits", ge=4, le=12)
 
@@ -199,21 +199,21 @@ class IndexConfig(Section):
 
 
 class MiningConfig(Section):
-    """Candidates, scores, silver pairs (docs/methods.md 5.2 to 5.5). Trials share the scores, and choose pairs of their own."""
+    """Candidates, scores, silver pairs (docs/methods.md 5.2 to 5.5). Trials share the scores and choose their own pairs."""
 
     encoder: str = key(
-        "builtin:minilm", "Encoder of the dense source; in later rounds the retriever trained before takes its place", ROWS
+        "builtin:minilm", "Encoder of the dense source; later rounds use the retriever trained in the previous round", ROWS
     )
-    pooling: Literal["auto", "cls", "mean"] = key("auto", "Pooling of this encoder; auto: what its folder says", ROWS)
-    question_prefix: str | None = key(None, "Text before each question; null: what the encoder's folder says", ROWS)
-    answer_prefix: str | None = key(None, "Text before each sentence; null: what the encoder's folder says", ROWS)
-    candidates: int = key(10, "Candidates of each source for each question", ROWS, unit="sentences", ge=1)
-    same_doc: int = key(0, "Further candidates, drawn by the seed from a gold answer's document", ROWS, unit="sentences", ge=0)
+    pooling: Literal["auto", "cls", "mean"] = key("auto", "Pooling of this encoder; auto: as its folder declares", ROWS)
+    question_prefix: str | None = key(None, "Text before each question; null: as the encoder's folder declares", ROWS)
+    answer_prefix: str | None = key(None, "Text before each sentence; null: as the encoder's folder declares", ROWS)
+    candidates: int = key(10, "Candidates per question from each source", ROWS, unit="sentences", ge=1)
+    same_doc: int = key(0, "Additional candidates, drawn from a gold answer's document", ROWS, unit="sentences", ge=0)
     negatives_per_source: int = key(
-        1, "Negatives of each source for a gold pair, to train the cross-encoder", ROWS, unit="sentences", ge=1
+        1, "Negatives per gold pair from each source, for training the cross-encoder", ROWS, unit="sentences", ge=1
     )
     dev_share: float = key(0.1, "Share of the questions held out to judge the cross-encoder", ROWS, gt=0, lt=1)
-    threshold: float = key(0.5, "Probability from which a candidate is a silver pair", ROWS, shared=False, ge=0, le=1)
+    threshold: float = key(0.5, "Minimum probability of a silver pair", ROWS, shared=False, ge=0, le=1)
     precision: float | None = key(
         None,
         "Take in place of threshold the lowest probability from which this share of the held-out pairs is right",
@@ -223,19 +223,24 @@ class MiningConfig(Section):
         gt=0,
         le=1,
     )
-    power: float = key(2.0, "Power of the probability that weighs a silver pair", ROWS, shared=False, ge=0)
+    power: float = key(2.0, "Exponent of the probability in a silver pair's weight", ROWS, shared=False, ge=0)
     weighting: Literal["power", "none", "binary"] = key(
-        "power", "Weight of a silver pair: its probability to a power, 1, or 1 from a half on", ROWS, shared=False
+        "power",
+        "Weight of a silver pair: a power of its probability, always 1, or 1 if the probability is at least 0.5",
+        ROWS,
+        shared=False,
     )
     calibrate: Literal["none", "temperature", "platt"] = key(
         "none", "Calibration of the cross-encoder's probabilities on held-out pairs", ROWS, shared=False
     )
     hard_negatives: int = key(
-        0, "Rejected candidates of a question that are further columns", ROWS, shared=False, unit="sentences", ge=0
+        0, "Rejected candidates of a question used as additional negatives", ROWS, shared=False, unit="sentences", ge=0
     )
-    negative_p: float = key(0.1, "Highest probability of such a negative", ROWS, shared=False, ge=0, le=1)
-    rounds: int = key(1, "Rounds of mining, each with the retriever of the one before", ROWS, shared=False, unit="rounds", ge=1)
-    part_questions: int = key(500, "Questions of a block, the unit of work and of resuming", ROWS, unit="questions", ge=1)
+    negative_p: float = key(0.1, "Maximum probability of a hard negative", ROWS, shared=False, ge=0, le=1)
+    rounds: int = key(
+        1, "Rounds of mining, each with the retriever of the previous one", ROWS, shared=False, unit="rounds", ge=1
+    )
+    part_questions: int = key(500, "Questions in a block, the unit of work and resumption", ROWS, unit="questions", ge=1)
 
     def _problems(self) -> Iterator[str]:
         if self.precision is not None and self.threshold != 0.5:
@@ -246,11 +251,11 @@ class MiningConfig(Section):
 
 
 class FusionConfig(Section):
-    """One list from those of BM25 and of vectors (retrieval/fusion.py)."""
+    """How the ranked lists of BM25 and of vectors are combined (retrieval/fusion.py)."""
 
     kind: Literal["auto", "rrf", "minmax", "z"] = key(
         "auto",
-        "Reciprocal ranks, or scores scaled in two ways; auto: what suits development questions, else rrf",
+        "rrf: reciprocal ranks; minmax, z: scaled scores; auto: the best on the development questions, else rrf",
         SCORES,
         later=True,
     )
@@ -263,79 +268,81 @@ class RetrieverConfig(Section):
     """The dual encoder and its loss (docs/methods.md 5.5 to 5.7)."""
 
     pooling: Literal["auto", "cls", "mean"] = key(  # shared: the encoder also searches before training
-        "auto", "How a text's vector is made of its tokens'; auto: what the model's folder says", WEIGHTS, shared=True
+        "auto", "How token vectors are pooled into a text's vector; auto: as the model's folder declares", WEIGHTS, shared=True
     )
     question_prefix: str | None = key(
-        None, 'Text before each question, such as "query: "; null: what the model\'s folder says, else nothing', ROWS
+        None, 'Text before each question, such as "query: "; null: as the model\'s folder declares, else none', ROWS
     )
     answer_prefix: str | None = key(
-        None, 'Text before each answer, such as "passage: "; null: what the model\'s folder says, else nothing', ROWS
+        None, 'Text before each answer, such as "passage: "; null: as the model\'s folder declares, else none', ROWS
     )
     towers: Literal["auto", "shared", "separate"] = key(
         "auto", "One encoder for questions and answers, or two; auto: as many as the model's folder has", WEIGHTS
     )
     answer_context: Literal["paragraph", "none"] = key(
-        "paragraph", "Whether a sentence is read with its paragraph behind it", ROWS
+        "paragraph", "Text that follows a sentence: its paragraph, or none", ROWS
     )
-    max_question_length: int = key(96, "Length of a question", ROWS, unit="tokens", ge=4)
-    max_answer_length: int = key(384, "Length of a sentence with its context", ROWS, unit="tokens", ge=8)
+    max_question_length: int = key(96, "Maximum length of a question", ROWS, unit="tokens", ge=4)
+    max_answer_length: int = key(384, "Maximum length of a sentence with its context", ROWS, unit="tokens", ge=8)
     loss: Literal["softmax", "margin_mse", "kl"] = key(
         "softmax", "Weighted in-batch softmax, or distillation of the cross-encoder", WEIGHTS
     )
-    objective: Literal["log", "prob"] = key("log", "softmax: its logarithm, or the printed sum of probabilities", WEIGHTS)
-    normalise: Literal["count", "weight_sum"] = key("count", "Divide the loss by the rows or by their weights", WEIGHTS)
-    scale: float = key(100.0, "Factor of the products that all losses take as scores", WEIGHTS, gt=0)
+    objective: Literal["log", "prob"] = key("log", "softmax: log-probabilities, or the published sum of probabilities", WEIGHTS)
+    normalise: Literal["count", "weight_sum"] = key(
+        "count", "Divide the loss by the number of rows, or by the sum of their weights", WEIGHTS
+    )
+    scale: float = key(100.0, "Factor on the dot products that the losses use as scores", WEIGHTS, gt=0)
     temperature: float = key(1.0, "kl: divides the scores of encoder and cross-encoder", WEIGHTS, gt=0)
-    mask_known_positives: bool = key(True, "softmax: leave other known answers of a question out of its columns", WEIGHTS)
-    bucket_by_length: bool = key(True, "Batches of pairs of like length, which saves padding", WEIGHTS)
+    mask_known_positives: bool = key(True, "softmax: do not use a question's other known answers as negatives", WEIGHTS)
+    bucket_by_length: bool = key(True, "Batch pairs of similar length together, which saves padding", WEIGHTS)
     chunk_rows: int | None = key(
-        None, "Texts embedded at once; null: all of a batch, 16 if cached", NOTHING, unit="texts", ge=1
+        None, "Texts encoded at once; null: the whole batch, or 16 if cached", NOTHING, unit="texts", ge=1
     )
-    cached: bool = key(False, "Two passes, so that only one chunk's activations are in memory", NOTHING)
+    cached: bool = key(False, "Train in two passes, so that only one chunk's activations are in memory", NOTHING)
     variants: list[Literal["gold", "gold_silver"]] = key(
-        ["gold", "gold_silver"], "Retrievers trained beside it, to compare with", SCORES
+        ["gold", "gold_silver"], "Additional retrievers to train for comparison", SCORES
     )
-    search_depth: int = key(100, "Length of an evaluation's ranked lists", SCORES, shared=True, unit="sentences")
+    search_depth: int = key(100, "Length of the ranked lists in an evaluation", SCORES, shared=True, unit="sentences")
     dev_sentences: int | None = key(
         10_000,
-        "Sentences that dev is searched among during training: a seeded choice, and all of its gold answers; null: all",
+        "Sentences to search for dev questions during training: a seeded sample plus all gold answers; null: all",
         WEIGHTS,
         later=True,
         unit="sentences",
         ge=1,
     )
     rerank: int = key(
-        20, "Sentences of a list that the cross-encoder ranks anew, as the ceiling; 0: none", SCORES, unit="sentences", ge=0
+        20, "Sentences of a list that the cross-encoder reranks, as an upper bound; 0: none", SCORES, unit="sentences", ge=0
     )
-    fusion: FusionConfig = section(FusionConfig(), "How BM25's lists and the encoder's become those of the method hybrid")
+    fusion: FusionConfig = section(FusionConfig(), "How BM25's and the encoder's lists are combined in the method hybrid")
 
     @field_validator("search_depth")
     @classmethod
     def _as_deep_as_its_metrics(cls, value: int) -> int:
         if value < 100:
-            raise ValueError(f"MRR@100 and recall@100 are of the first 100 of a list: give 100 or more, got {value}")
+            raise ValueError(f"MRR@100 and recall@100 need lists of at least 100: give 100 or more, got {value}")
         return value
 
 
 class CrossEncoderConfig(Section):
     """The supervisor (docs/methods.md 5.3): one logit for a question and a sentence."""
 
-    model: ModelConfig = section(ModelConfig(), "Encoder that it starts from")
-    trained: bool = key(False, "Take the model as a cross-encoder that needs no training: judged and used as it is", WEIGHTS)
+    model: ModelConfig = section(ModelConfig(), "Pretrained encoder to start from")
+    trained: bool = key(False, "The model is a trained cross-encoder: evaluate and use it without training", WEIGHTS)
     train: TrainConfig = section(TrainConfig(), "Its training loop")
     optim: OptimConfig = section(OptimConfig(), "Its optimizer and schedule")
-    answer_context: Literal["paragraph", "none"] = key("none", "Whether a sentence is read with its paragraph behind it", ROWS)
-    max_question_length: int = key(96, "Length that a question is cut to", ROWS, unit="tokens", ge=4)
-    max_length: int = key(480, "Length of question and sentence", ROWS, unit="tokens", ge=16)
+    answer_context: Literal["paragraph", "none"] = key("none", "Text that follows a sentence: its paragraph, or none", ROWS)
+    max_question_length: int = key(96, "Length to which questions are truncated", ROWS, unit="tokens", ge=4)
+    max_length: int = key(480, "Maximum length of question and sentence together", ROWS, unit="tokens", ge=16)
     weak: Literal["refuse", "warn"] = key(
         "refuse",
-        "Where it knows no more than mining.encoder: stop before it mines, or say so and go on",
+        "If it is no better than mining.encoder: stop before mining, or warn and go on",
         NOTHING,
         later=True,
     )
     batch_tokens: int | None = key(
-        None, "Tokens scored together by each thread; null: what suits the device", SCORES, unit="tokens", ge=16
+        None, "Tokens scored together by each thread; null: chosen for the device", SCORES, unit="tokens", ge=16
     )
     precision: Literal["fp32", "bf16"] = key(
-        "fp32", "Precision of products in scoring; of its training: cross_encoder.train.precision", SCORES
+        "fp32", "Precision of matrix products in scoring; for training, see cross_encoder.train.precision", SCORES
     )

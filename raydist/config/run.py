@@ -25,14 +25,16 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$"
 
 
 class Config(Section):
-    """Everything a run is made of; the same for every command."""
+    """The complete config of a run, the same for every command."""
 
-    name: str = key("reader", "Name of the run and its folder; slashes are folders", NOTHING, pattern=NAME)
+    name: str = key("reader", "Name of the run and of its folder; slashes separate folders", NOTHING, pattern=NAME)
     task: Literal["reader", "retriever", "cross_encoder", "documents"] = key(
-        "reader", "What is trained; documents: an index of documents is made and asked", ROWS
+        "reader", "What to train; documents: build an index of documents and answer questions", ROWS
     )
-    storage: str = key("runs", "Folder of all runs, or a URI that pyarrow opens (s3://, gs://, hdfs://)", NOTHING)
-    seed: int = key(0, "Seed of all draws: initial weights, order of rows, dropout, negatives", WEIGHTS, shared=True, ge=0)
+    storage: str = key("runs", "Folder of all runs, or a URI supported by pyarrow (s3://, gs://, hdfs://)", NOTHING)
+    seed: int = key(
+        0, "Seed of all random choices: initial weights, order of rows, dropout, negatives", WEIGHTS, shared=True, ge=0
+    )
     data: DataConfig = section(DataConfig(), "Data sets of a reader and how they are cut into windows", shared=True)
     model: ModelConfig = section(ModelConfig(), "Pretrained encoder", shared=True)
     objectives: ObjectivesConfig = section(ObjectivesConfig(), "What a reader's training minimises", tasks=READER)
@@ -40,7 +42,7 @@ class Config(Section):
     optim: OptimConfig = section(OptimConfig(), "Optimizer and schedule")
     predict: PredictConfig = section(PredictConfig(), "How a reader answers", tasks=READER)
     evaluate: EvaluateConfig = section(EvaluateConfig(), "How answers and ranked lists are scored")
-    corpus: CorpusConfig = section(CorpusConfig(), "Corpora that retrieval works on", tasks=RETRIEVAL)
+    corpus: CorpusConfig = section(CorpusConfig(), "Corpora of retrieval", tasks=RETRIEVAL)
     index: IndexConfig = section(IndexConfig(), "How texts are indexed and searched", tasks=RETRIEVAL + DOCUMENTS)
     library: LibraryConfig = section(
         LibraryConfig(), "How passages of documents are indexed and searched", shared=False, tasks=DOCUMENTS
@@ -50,11 +52,11 @@ class Config(Section):
         CrossEncoderConfig(), "Supervisor that scores candidates", shared=True, tasks=RETRIEVAL
     )
     retriever: RetrieverConfig = section(RetrieverConfig(), "Dual encoder and its loss", tasks=RETRIEVAL)
-    documents: DocumentsConfig = section(DocumentsConfig(), "Documents that are read", shared=False, tasks=DOCUMENTS)
+    documents: DocumentsConfig = section(DocumentsConfig(), "Documents to read", shared=False, tasks=DOCUMENTS)
     asking: AskingConfig = section(AskingConfig(), "Questions about documents", tasks=DOCUMENTS)
     serving: ServingConfig = section(ServingConfig(), "The service over an index of documents", tasks=DOCUMENTS)
     cluster: ClusterConfig = section(ClusterConfig(), "Where the work runs")
-    track: TrackConfig = section(TrackConfig(), "Trackers that a training is logged to")
+    track: TrackConfig = section(TrackConfig(), "Experiment trackers")
     sweep: SweepConfig | None = key(None, "Trials of this config, for `raydist sweep`", NOTHING)
 
     @field_validator("name")

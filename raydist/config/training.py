@@ -21,34 +21,34 @@ class ModelConfig(Section):
     )
     revision: str | None = key(None, "Revision of a Hugging Face name: a branch, tag or commit", WEIGHTS)
     attention: Literal["auto", "sdpa", "eager"] = key("auto", "Implementation of attention", WEIGHTS)
-    dropout: float | None = key(None, "Dropout of the encoder; null: what its own config says", WEIGHTS, ge=0, lt=1)
+    dropout: float | None = key(None, "Dropout of the encoder; null: as its own config declares", WEIGHTS, ge=0, lt=1)
 
 
 class TrainConfig(Section):
     """The training loop."""
 
-    epochs: float = key(2, "Passes over the training rows; may be a fraction", WEIGHTS, unit="epochs", gt=0)
-    max_steps: int | None = key(None, "Steps to stop after, if epochs would take more", WEIGHTS, unit="steps", ge=1)
-    batch_size: int = key(16, "Rows of a step, over all workers", WEIGHTS, unit="rows", ge=1)
-    accumulate: int = key(1, "Groups a batch is cut into, one forward pass each", WEIGHTS, unit="groups", ge=1)
-    precision: Literal["fp32", "bf16"] = key("fp32", "Precision of products in training", WEIGHTS)
+    epochs: float = key(2, "Passes over the training rows; fractions are allowed", WEIGHTS, unit="epochs", gt=0)
+    max_steps: int | None = key(None, "Maximum number of steps; null: as many as epochs take", WEIGHTS, unit="steps", ge=1)
+    batch_size: int = key(16, "Rows per step, over all workers", WEIGHTS, unit="rows", ge=1)
+    accumulate: int = key(1, "Groups into which a batch is split, with one forward pass each", WEIGHTS, unit="groups", ge=1)
+    precision: Literal["fp32", "bf16"] = key("fp32", "Precision of matrix products in training", WEIGHTS)
     checkpoint_every: int = key(200, "Steps between checkpoints", NOTHING, unit="steps", ge=1)
-    keep_checkpoints: int = key(2, "Latest checkpoints that are kept", NOTHING, unit="checkpoints", ge=1)
+    keep_checkpoints: int = key(2, "Number of latest checkpoints to keep", NOTHING, unit="checkpoints", ge=1)
     keep_finished: bool = key(False, "Keep checkpoints once training has ended and its model is written", NOTHING, later=True)
     evaluate_every: int | None = key(
         None, "Steps between evaluations; null: after each epoch; 0: never", WEIGHTS, unit="steps", ge=0
     )
     dev_questions: int | None = key(
-        None, "A seeded choice of dev, for evaluation during training; null: all", WEIGHTS, unit="questions", ge=1
+        None, "Size of a seeded sample of dev for evaluation during training; null: all", WEIGHTS, unit="questions", ge=1
     )
-    choose: Literal["best", "last"] = key("best", "Model that is kept: the best on dev, or the last", WEIGHTS)
+    choose: Literal["best", "last"] = key("best", "Which model to keep: the best on dev, or the last", WEIGHTS)
     metric: Literal["f1", "em", "average_precision", "accuracy"] = key(
         "f1",
-        "Score that the best reader or cross-encoder is chosen by; a retriever is chosen by MRR",
+        "Dev score that chooses the best reader or cross-encoder; a retriever is chosen by MRR",
         WEIGHTS,
     )
     early_stop: int | None = key(
-        None, "Evaluations without a better score, after which training stops", WEIGHTS, unit="evaluations", ge=1
+        None, "Stop after this many evaluations without a better score; null: never", WEIGHTS, unit="evaluations", ge=1
     )
     log_every: int = key(10, "Steps between lines of metrics.jsonl", NOTHING, unit="steps", ge=1)
 
@@ -67,16 +67,14 @@ class TrainConfig(Section):
 class OptimConfig(Section):
     """AdamW and its schedule."""
 
-    lr: float = key(3e-5, "Highest learning rate of the schedule", WEIGHTS, gt=0)
+    lr: float = key(3e-5, "Peak learning rate of the schedule", WEIGHTS, gt=0)
     weight_decay: float = key(0.01, "Decoupled weight decay", WEIGHTS, ge=0)
     betas: tuple[Beta, Beta] = key((0.9, 0.999), "Decay rates of Adam's two moments", WEIGHTS)
-    eps: float = key(1e-8, "Term that keeps Adam's denominator above 0", WEIGHTS, gt=0)
-    clip_norm: float = key(1.0, "Norm that gradients are clipped to", WEIGHTS, gt=0)
-    schedule: Literal["linear", "cosine", "constant"] = key("linear", "Course of the learning rate after warm-up", WEIGHTS)
-    final_lr_share: float = key(0.0, "Share of lr that is left at the last step", WEIGHTS, ge=0, le=1)
-    warmup_share: float | None = key(
-        None, "Warm-up as a share of all steps; 0.1 where no warm-up is given", WEIGHTS, ge=0, le=1
-    )
+    eps: float = key(1e-8, "Constant that keeps Adam's denominator above 0", WEIGHTS, gt=0)
+    clip_norm: float = key(1.0, "Maximum norm of the gradients, which are clipped to it", WEIGHTS, gt=0)
+    schedule: Literal["linear", "cosine", "constant"] = key("linear", "Shape of the learning rate after warm-up", WEIGHTS)
+    final_lr_share: float = key(0.0, "Share of lr remaining at the last step", WEIGHTS, ge=0, le=1)
+    warmup_share: float | None = key(None, "Warm-up as a share of all steps; 0.1 if no warm-up is set", WEIGHTS, ge=0, le=1)
     warmup_steps: int | None = key(None, "Warm-up in steps", WEIGHTS, unit="steps", ge=0)
     warmup_examples: int | None = key(None, "Warm-up in training rows", WEIGHTS, unit="rows", ge=0)
 
@@ -107,27 +105,29 @@ class SweepConfig(Section):
     )
     search: Literal["grid", "random", "optuna"] = key("grid", "How settings are chosen from the space", NOTHING)
     trials: int | None = key(
-        None, "Settings to try, each with all seeds; 20 for random and optuna; a grid tries all", NOTHING, unit="settings", ge=1
+        None,
+        "Settings to try, each with all seeds; null: 20 for random and optuna, all for a grid",
+        NOTHING,
+        unit="settings",
+        ge=1,
     )
-    seeds: list[Annotated[int, Field(ge=0)]] = key(
-        [], "Seeds that every setting is tried with; empty: the config's own", NOTHING
-    )
-    metric: str = key("dev.f1", "Key of metrics.json that settings are ranked by", NOTHING, pattern=r"^[A-Za-z0-9_-]+\..+$")
+    seeds: list[Annotated[int, Field(ge=0)]] = key([], "Seeds to try with every setting; empty: the config's own seed", NOTHING)
+    metric: str = key("dev.f1", "Key of metrics.json by which settings are ranked", NOTHING, pattern=r"^[A-Za-z0-9_-]+\..+$")
     metric_is_test: Literal["refuse", "allow"] = key(
-        "refuse", "Whether settings may be ranked by a test set; what it then says of the best one is too good", NOTHING
+        "refuse", "Allow ranking settings by a test set, whose score of the best one is then too optimistic", NOTHING
     )
     mode: Literal["max", "min"] = key("max", "Whether a high or a low metric is better", NOTHING)
-    at_once: int | None = key(
-        None, "Trials at the same time; null: as many as the CPUs (or GPUs) hold", NOTHING, unit="trials", ge=1
+    at_once: int | None = key(None, "Concurrent trials; null: as many as fit the CPUs (or GPUs)", NOTHING, unit="trials", ge=1)
+    keep: int = key(
+        1, "Number of best trials whose models are kept; of the others only numbers remain", NOTHING, unit="trials", ge=0
     )
-    keep: int = key(1, "Best trials whose models are kept; the others keep their numbers alone", NOTHING, unit="trials", ge=0)
     scheduler: Literal["none", "asha", "median"] = key(
-        "none", "What stops trials early, by the dev score during training", NOTHING
+        "none", "Scheduler that stops trials early, by their dev scores during training", NOTHING
     )
     grace_steps: int | None = key(
-        None, "Steps before which no trial is stopped; null: train.evaluate_every", NOTHING, unit="steps", ge=1
+        None, "Minimum number of steps before a trial may be stopped; null: train.evaluate_every", NOTHING, unit="steps", ge=1
     )
-    reduction: float = key(3.0, "asha: of the trials at a rung, one in so many goes on", NOTHING, gt=1)
+    reduction: float = key(3.0, "asha: one in this many trials continues past each rung", NOTHING, gt=1)
 
     @field_validator("scheduler", mode="before")
     @classmethod

@@ -276,7 +276,7 @@ def table_rows(path: Path) -> Iterator[Row]:
     suffix = Path(path.name.removesuffix(".gz")).suffix
     if suffix not in _SUFFIXES:
         raise InputError(
-            f"{path}: cannot tell what it holds from its name; wanted .parquet, .csv, .tsv or .jsonl (with or without .gz)"
+            f"{path}: its name does not show what it holds; wanted .parquet, .csv, .tsv or .jsonl (with or without .gz)"
         )
     check_there(path)
     try:

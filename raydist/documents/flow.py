@@ -55,10 +55,6 @@ class Update:
     made: Made | None  # passages of the files read; None without any
 
     @property
-    def is_empty(self) -> bool:
-        return not (self.added or self.changed or self.removed)
-
-    @property
     def documents(self) -> int:
         """Number of documents after it."""
         return len(self.known.owners())

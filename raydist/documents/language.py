@@ -45,13 +45,13 @@ def _identifier(among: tuple[str, ...]) -> Any:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ModuleNotFoundError:
         raise InputError(
-            "languages are told apart by the package py3langid, which is not installed: pip install 'raydist[documents]', "
+            "detecting languages needs the package py3langid, which is not installed: pip install 'raydist[documents]', "
             "or set documents.language"
         ) from None
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     if unknown := sorted(set(among) - set(identifier.labels)):
         raise InputError(
-            f"documents.languages: {unknown[0]!r} is none that can be told; there are {', '.join(identifier.labels)}"
+            f"documents.languages: {unknown[0]!r} cannot be detected; supported are {', '.join(identifier.labels)}"
         )
     if among:
         identifier.set_languages(among)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -29,16 +28,6 @@ METADATA_TYPES = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
-
-
-def metadata_columns(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """The metadata columns of a table of passages."""
-    return {field.name: field.type for field in schema if field.name not in PASSAGES.names}
-
-
-def passages_schema(metadata: Iterable[tuple[str, pa.DataType]] = ()) -> pa.Schema:
-    """The schema of passages with these metadata columns."""
-    return pa.schema([*PASSAGES, *metadata])
 
 
 @dataclass(frozen=True, order=True)

@@ -123,7 +123,7 @@ def _make_missing(
     missing, before = sum(len(job.numbers) for job in jobs), sum(map(len, found))
     if missing:
         if before:
-            say(f"{label}: going on after {before} finished part" + "s" * (before > 1))
+            say(f"{label}: resuming after {before} finished part" + "s" * (before > 1))
         with Progress(label, missing + before, "parts", before) as bar, contextlib.ExitStack() as stack:
             journals = [stack.enter_context(_Journal(job.folder)) for job in jobs]
             for done, (place, number, line) in enumerate(executor.lines(jobs), before + 1):

@@ -54,7 +54,7 @@ def unwritable(path: str | Path, error: OSError) -> StorageError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     why = "no space is left on the device" if full else _short(error)
     way = "Free some space" if full else "Mend that"
-    return StorageError(f"cannot write {path}: {why}. {way} and run the same command again: what is done stays done.")
+    return StorageError(f"cannot write {path}: {why}. {way} and run the same command again: finished work is kept.")
 
 
 def _short(error: Exception) -> str:

@@ -33,7 +33,7 @@ def search_index(
         library = Library.open(index, cross_encoder=cross_encoder)
         found = [*library.search(question, k, kind=cast(Kind, kind), where=where, rerank=rerank)]
     elif kind or where or rerank or cross_encoder:
-        raise InputError(f"{index} is no index of documents: --kind, --where and --rerank are for those")
+        raise InputError(f"{index} is not an index of documents: --kind, --where and --rerank need one")
     else:
         found = [*Searcher(index).search(question, k)]
     if as_json:

@@ -134,7 +134,7 @@ class Library:
         if kind not in self.kinds:
             raise InputError(f"this library is searched by {' or '.join(self.kinds)}, not by {kind!r}")
         if k < 1 or rerank < 0:
-            raise InputError(f"search wants k of 1 or more and rerank of 0 or more, got {k} and {rerank}")
+            raise InputError(f"search needs k of 1 or more and rerank of 0 or more, got {k} and {rerank}")
         k, rerank = (min(number, max(1, self.passages)) for number in (k, rerank))
         within, wanted = self.rows_where(where), max(k, rerank)
         depth = max(wanted, self.settings.depth) if kind == "hybrid" else wanted
@@ -210,7 +210,7 @@ class Library:
     def _scorer(self) -> CrossScorer:
         if self._cross_encoder is None:
             raise InputError(
-                "there is no cross-encoder to rank anew: give one (Library.open(..., cross_encoder=...), --cross-encoder), or "
+                "no cross-encoder to rerank with: give one (Library.open(..., cross_encoder=...), --cross-encoder), or "
                 "index with library.cross_encoder"
             )
         if not isinstance(self._cross_encoder, str | Path):

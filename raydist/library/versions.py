@@ -90,7 +90,9 @@ def read_version(storage: Storage) -> Version:
     """The version in force: on a disk in place, from an object store by copies of its folders, each fetched once."""
     facts = storage.read_json("index.json")
     if facts.get("format") != FORMAT:
-        raise InputError(f"{storage.path('index.json')} is of format {facts.get('format')}, wanted {FORMAT}; index anew")
+        raise InputError(
+            f"{storage.path('index.json')} is of format {facts.get('format')}, wanted {FORMAT}; build the index again"
+        )
     statistics = storage.local_copy(facts["statistics"])
     segments = []
     for name, has_dead in facts["segments"].items():

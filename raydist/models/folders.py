@@ -107,7 +107,7 @@ def _check_files(folder: Path) -> None:
     names = weight_files(folder)
     if not names or not all(name.endswith(".safetensors") for name in names):
         others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".h5", ".msgpack", ".onnx"))
-        seen = f"only {', '.join(others)}, which are not read because such files can run code" if others else "no weights"
+        seen = f"only {', '.join(others)}, which are not read because loading them can run code" if others else "no weights"
         if beside := sorted(p.name for p in folder.glob("*.safetensors")):
             seen += f" ({', '.join(beside)} would not be read: wanted {WEIGHTS[0]}, or {WEIGHTS[1]} and what it names)"
         raise InputError(f"model folder {folder} has {seen}; save it once with save_pretrained(..., safe_serialization=True)")

@@ -158,7 +158,7 @@ class HardLearning(Objective):
             rows = batch.world.row[batch.mine[stray_B].cpu().numpy()].tolist()
             raise InputError(
                 f"the gold span in the n-best set is not the gold span of training row {rows[0]} ({len(rows)} such rows in "
-                "this batch): the sets were made by another tokenizer or from another data file; make them anew with "
+                "this batch): the sets were made by another tokenizer or from another data file; recreate them with "
                 "`raydist predict ... predict.split=train`"
             )
         return start_BK, end_BK, mask_BK, gold_B

@@ -211,7 +211,7 @@ def _example(question: str, passage: str, number: int) -> Example:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InputError(f"the {name} of pair {number + 1} holds half of a surrogate pair; decode it anew") from None
+            raise InputError(f"the {name} of pair {number + 1} contains a lone surrogate; decode it again") from None
     return Example(id=f"pair {number + 1}", question=question, context=passage, answers=[], passage_id=str(number))
 
 

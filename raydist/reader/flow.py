@@ -40,7 +40,7 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
     """The whole pipeline; data first, so that a bad file stops it before any model is loaded."""
     if run.config.evaluate.predictions:
         raise InputError(
-            "evaluate.predictions are another tool's answers, and `run` trains a reader of its own: score them with "
+            "evaluate.predictions holds another tool's answers, but `run` trains its own reader: score them with "
             "raydist evaluate, under another name (name=...)"
         )
     prepare(run, run.config.sets())
@@ -235,7 +235,7 @@ def _score_set(run: Run, name: str, made: Made, answers: NbestLists, threshold: 
     table = _asked(run, name, made, answers)
     examples = examples_of(table)
     if not examples:
-        say(f"{name}: no question has an answer to compare with; see predictions/{name}.json")
+        say(f"{name}: no question has a gold answer to compare with; see predictions/{name}.json")
         return None
     if answers.table is None and not any(example.id in answers.nbest for example in examples):
         raise InputError(
@@ -287,7 +287,7 @@ def _with_dev(run: Run, names: list[str]) -> list[str]:
 
     if "dev" in names or "dev" not in run.config.sets() or not any(map(has_unanswerable, names)) or not has_unanswerable("dev"):
         return names
-    say("dev: scored, too, since the no-answer threshold is tuned on it")
+    say("dev: scored as well, since the no-answer threshold is tuned on it")
     return ["dev", *names]
 
 

@@ -159,7 +159,7 @@ def squad_scores(
         answers = [GoldAnswer(text, -1) for text in texts]
         examples.append(Example(id, "", "", answers, language=language or "en", is_impossible=not answers))
     if not examples:
-        raise InputError("there is no reference: nothing to score")
+        raise InputError("no references: nothing to score")
     return aggregate(score_predictions(predictions, examples, rule))
 
 

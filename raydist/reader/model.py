@@ -111,4 +111,4 @@ def check_span_head(model: Any, folder: Path) -> None:
     """Reject a loaded model whose head this package cannot call on its own."""
     if span_head(model) is None or model.base_model is model:
         kind = model.config.model_type
-        raise InputError(f"{folder}: a {kind} model has no span head that raydist knows; use a BERT-like encoder")
+        raise InputError(f"{folder}: a {kind} model has no span head that raydist supports; use a BERT-like encoder")

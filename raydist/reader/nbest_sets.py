@@ -46,7 +46,7 @@ def make_sets(rows: WindowRows, examples: pa.Table, predictions: pa.Table, size:
             if found is None:
                 raise InputError(
                     f"the n-best sets have no list for training question {id!r}: they were made from another data file, or "
-                    f"from a choice of it; make them anew with `raydist predict ... predict.split=train`"
+                    f"from a choice of it; recreate them with `raydist predict ... predict.split=train`"
                 )
             char_start, char_end = rows.values("char_start", row), rows.values("char_end", row)
             gold = (int(char_start[start[row] - first[row]]), int(char_end[end[row] - first[row]]))
@@ -100,13 +100,13 @@ def check_sets_file(path: str, wanted: dict[str, Any], size: int) -> None:
     made = json.loads(metadata.get(b"raydist", b"{}"))
     if not wanted.keys() <= made.keys():
         raise InputError(
-            f"objectives.hard_learning.sets: {path} does not say what it was made with; give the predictions/train.parquet "
+            f"objectives.hard_learning.sets: {path} does not record how it was made; give the predictions/train.parquet "
             f"that `raydist predict ... predict.split=train` writes"
         )
     if made.get("n_best", 0) < size:
         raise InputError(
             f"objectives.hard_learning.sets: {path} has lists of {made.get('n_best', 0)}, and size is {size}: lower it, or "
-            f"make the lists anew with predict.n_best={size}"
+            f"recreate the lists with predict.n_best={size}"
         )
     names = {
         "tokenizer": "another tokenizer",
@@ -117,5 +117,5 @@ def check_sets_file(path: str, wanted: dict[str, Any], size: int) -> None:
         if made[key] != value:
             raise InputError(
                 f"objectives.hard_learning.sets: {path} was made with {names.get(key, key)} than this run's ({key} "
-                f"{made[key]}, wanted {value}); make it anew with `raydist predict ... predict.split=train`"
+                f"{made[key]}, wanted {value}); recreate it with `raydist predict ... predict.split=train`"
             )

@@ -155,7 +155,7 @@ def _report_rejected(run: Run, name: str, source: SourceConfig, examples: Made) 
         say(f"{name}: {total.several_occurrences:,} answers without an offset occur more than once; the first is the label")
     if total.not_extractive:
         fate = "left out" if name == "train" else "they are scored, and no span can answer them"
-        say(f"{name}: {total.not_extractive:,} questions have answers that are no piece of the passage (yes, no): {fate}")
+        say(f"{name}: {total.not_extractive:,} questions have answers that are not part of the passage (yes, no): {fate}")
     if total.left_out:
         say(f"{name}: {total.left_out:,} of {total.questions:,} questions left out: they have no short answer in their passage")
     if total.unlabelled:
@@ -176,7 +176,7 @@ def _report_rejected(run: Run, name: str, source: SourceConfig, examples: Made) 
         if total.answers_unplaced:
             say(
                 f"{name}: {total.answers_unplaced:,} of {total.answers:,} answers are not where their offset says, or empty: "
-                f"scored as the texts they are; see {location}"
+                f"scored by their texts; see {location}"
             )
         if bad:
             say(

@@ -24,7 +24,7 @@ CAUSES = {
     "not_retrieved": "not retrieved",
     "not_in_the_documents": "not in the documents",
 }
-RECALLS = {"recall": "found", "reranked_recall": "ranked anew", "gold_recall": "the known passage"}
+RECALLS = {"recall": "found", "reranked_recall": "reranked", "gold_recall": "the known passage"}
 STEPS = ("retrieve", "rerank", "read")
 CURVE_POINTS = 200
 

@@ -78,7 +78,7 @@ class Formula:
 
     def __post_init__(self) -> None:
         if not self.k1 >= 0 or not 0 <= self.b <= 1:
-            raise InputError(f"BM25 wants k1 >= 0 and b between 0 and 1, got k1={self.k1} and b={self.b}")
+            raise InputError(f"BM25 needs k1 >= 0 and b between 0 and 1, got k1={self.k1} and b={self.b}")
         if self.idf not in get_args(Idf):
             raise InputError(f"unknown idf {self.idf!r}; take one of {', '.join(get_args(Idf))}")
 
@@ -353,7 +353,7 @@ class Index(OpenShards):
         mask of the rows to search.
         """
         if k < 1:
-            raise InputError(f"search wants k of 1 or more, got {k}")
+            raise InputError(f"search needs k of 1 or more, got {k}")
         if not questions:
             return BestRows(np.zeros((0, k), np.int64), np.zeros((0, k), np.float32))
         terms, query = self._weigh(questions)

@@ -46,7 +46,7 @@ class BM25:
     ) -> None:
         """`stop_words` is none, english, or a list of words; `stemmer` a Snowball language such as english (PyStemmer)."""
         if not len(texts) or isinstance(texts, str):
-            raise InputError("there is no list of texts to search in; give one with a text or more")
+            raise InputError("no texts to search in; give at least one")
         self.texts = list(texts)
         folder = Path(tempfile.mkdtemp(prefix="raydist-bm25-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)

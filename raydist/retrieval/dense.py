@@ -231,7 +231,7 @@ class DenseIndex(OpenShards):
         """
         queries = np.ascontiguousarray(queries, np.float32)
         if k < 1:
-            raise InputError(f"search wants k of 1 or more, got {k}")
+            raise InputError(f"search needs k of 1 or more, got {k}")
         if queries.ndim != 2 or queries.shape[1] != self.dimension:
             raise InputError(f"queries of shape {queries.shape} for an index of {self.dimension} units: give one row for each")
         if not np.isfinite(queries).all():

@@ -93,7 +93,9 @@ def reopen_encoder(facts: Mapping[str, Any], of: str) -> TextEncoder:
     """The encoder that made an index's vectors, for a "question" or an "answer"; a changed model is refused."""
     folder = open_model(facts["where"])
     if folder_digest(folder) != facts["model"]:
-        raise InputError(f"the model in {folder} is not the one that made this index; index anew with `raydist index`")
+        raise InputError(
+            f"the model in {folder} is not the one that made this index; build the index again with `raydist index`"
+        )
     settings = {"pooling": facts["pooling"], "max_length": facts["lengths"].get(of)}
     settings |= {"prefix": facts.get("prefixes", {}).get(of, ""), "precision": facts.get("precision", "fp32")}
     return open_encoder(facts["where"], {"question": "query", "answer": "answer"}[of], **settings)

@@ -34,7 +34,7 @@ class DenseSettings:
         sizes = (self.nlist, self.ef_construction, self.pq_m)
         if min(size for size in sizes if size is not None) < 1 or self.hnsw_m < 2 or not 4 <= self.pq_bits <= 12:
             raise InputError(
-                f"a dense index wants sizes of 1 or more, hnsw_m of 2 or more and pq_bits from 4 to 12, got {asdict(self)}"
+                f"a dense index needs sizes of 1 or more, hnsw_m of 2 or more and pq_bits from 4 to 12, got {asdict(self)}"
             )
 
     def num_lists(self, rows: int) -> int:
@@ -52,7 +52,7 @@ class DenseSettings:
         """Refuse settings that cannot be built; ``rows`` are those of the largest shard."""
         if self.kind in ("ivf", "pq") and (self.nlist or 0) > rows:
             raise InputError(
-                f"index.ivf.nlist {self.nlist} is more than the {rows:,} vectors of a shard, and a cell wants some of its own: "
+                f"index.ivf.nlist {self.nlist} is more than the {rows:,} vectors of a shard, and each cell needs some: "
                 f"lower it, leave it out (it is {replace(self, nlist=None).num_lists(rows)} then), or raise index.shard_rows "
                 f"where the corpus is larger"
             )
@@ -63,7 +63,7 @@ class DenseSettings:
             )
         if self.kind == "pq" and SMALL_SHARD <= rows < 2**self.pq_bits:
             raise InputError(
-                f"index.pq.bits {self.pq_bits} wants {2**self.pq_bits:,} vectors to learn as many codes from, and a shard has "
+                f"index.pq.bits {self.pq_bits} needs {2**self.pq_bits:,} vectors to learn as many codes, and a shard has "
                 f"{rows:,}: set it to {int(math.log2(rows))} or less"
             )
 
@@ -77,7 +77,7 @@ class DenseSearch:
 
     def __post_init__(self) -> None:
         if (self.nprobe is not None and self.nprobe < 1) or self.ef_search < 1:
-            raise InputError(f"a search wants nprobe and ef_search of 1 or more, got {asdict(self)}")
+            raise InputError(f"a search needs nprobe and ef_search of 1 or more, got {asdict(self)}")
 
     def num_probes(self, nlist: int) -> int:
         return min(nlist, self.nprobe or max(16, nlist // 32))

@@ -64,7 +64,7 @@ def run_all(run: Run, *, fresh: bool = False) -> None:
     """Run everything: all corpora first, so that a bad file stops it before any model is loaded."""
     if run.config.evaluate.predictions:
         raise InputError(
-            "evaluate.predictions are another tool's ranked lists, and `run` trains a retriever of its own: score them with "
+            "evaluate.predictions holds another tool's ranked lists, but `run` trains its own retriever: score them with "
             "raydist evaluate, under another name (name=...)"
         )
     check_models(run)

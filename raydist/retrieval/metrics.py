@@ -154,6 +154,8 @@ def gold_of(question_ids: Iterable[str], sentence_ids: Iterable[str], relevance:
 
 # ----------------------------------------------------------------------------------------------------------- TREC files
 
+RUN_LINE = "question Q0 sentence rank score tag"
+
 
 def trec_run(run: Run, *, ties: Ties = "id", gold: Gold | None = None, tag: str = "raydist") -> str:
     """Lines of ``question Q0 sentence rank score tag``, best first, in the order of scoring, so that every tool sees the same.
@@ -175,7 +177,7 @@ def trec_run(run: Run, *, ties: Ties = "id", gold: Gold | None = None, tag: str 
 def read_trec_run(path: Path) -> dict[str, list[tuple[str, float]]]:
     """A run by question, from a file that may be gzipped; ranks and tag are ignored."""
     run: dict[str, dict[str, float]] = {}
-    for number, (question, _, sentence, _, score, _) in _read(Path(path), "question Q0 sentence rank score tag"):
+    for number, (question, _, sentence, _, score, _) in _run_lines(Path(path)):
         listed = run.setdefault(unquote(question), {})
         if unquote(sentence) in listed:
             raise InputError(f"{path}, line {number}: {sentence!r} comes again in the list of {question!r}; give each id once")
@@ -189,14 +191,6 @@ def trec_gold(gold: Gold) -> str:
     return "".join(f"{_quote(question)} 0 {_quote(sentence)} {value}\n" for question, sentence, value in rows)
 
 
-def read_trec_gold(path: Path) -> dict[str, dict[str, int]]:
-    """Gold by question; judgements of 0 or less are dropped."""
-    lines = _read(Path(path), "question 0 sentence relevance")
-    rows = [(unquote(q), unquote(s), int(value)) for _, (q, _, s, value) in lines]
-    kept = [row for row in rows if row[2] > 0]
-    return gold_of(*zip(*kept)) if kept else {}
-
-
 def _quote(id: str) -> str:
     return "".join(quote(c) if c == "%" or c.isspace() else c for c in id)
 
@@ -208,24 +202,24 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _read(path: Path, layout: str) -> Iterable[tuple[int, list[str]]]:
+def _run_lines(path: Path) -> Iterable[tuple[int, list[str]]]:
     """Line numbers and cells."""
     check_regular(path)
     if not os.path.isfile(path):
-        raise InputError(f"no file {path}; wanted lines of: {layout}")
-    for number, line in enumerate(_text(path, layout).split("\n"), 1):
+        raise InputError(f"no file {path}; wanted lines of: {RUN_LINE}")
+    for number, line in enumerate(_text(path).split("\n"), 1):
         cells = line.split()
-        if cells and (len(cells) != len(layout.split()) or not _is_number(cells[4 if len(cells) == 6 else 3])):
-            raise InputError(f"{path}, line {number}: wanted {layout}, saw {line[:100]!r}")
+        if cells and (len(cells) != len(RUN_LINE.split()) or not _is_number(cells[4])):
+            raise InputError(f"{path}, line {number}: wanted {RUN_LINE}, saw {line[:100]!r}")
         if cells:
             yield number, cells
 
 
-def _text(path: Path, layout: str) -> str:
+def _text(path: Path) -> str:
     data = path.read_bytes()
     try:
         return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
     except (EOFError, OSError, zlib.error):
         raise InputError(f"{path} is a truncated or damaged gzip file; copy or download it again") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); wanted lines of: {layout}") from None
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); wanted lines of: {RUN_LINE}") from None

@@ -307,4 +307,4 @@ def _write_yield(run: Run, corpus: Corpus, silver: Made, number: int) -> None:
         f"{corpus.num_gold:,} gold pairs; all of them in {run.folder.path('mining')}/silver.parquet"
     )
     if answers is not None:
-        say(f"mined: {selection.right:,} of them are right, of {len(answers):,} answers that the sample has beside gold")
+        say(f"mined: {selection.right:,} of them are right, of {len(answers):,} answers that the sample has besides gold")

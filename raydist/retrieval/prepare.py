@@ -138,7 +138,7 @@ def _sources(run: Run, names: Iterable[str] | None) -> dict[str, CorpusSource]:
             way = "set corpus.train" if name == "train" else f"there are {', '.join(sources) or 'none'}"
             raise InputError(f"there is no retrieval set {name!r}: {way}")
     if not wanted:
-        raise InputError("there is no corpus: set corpus.train or corpus.test")
+        raise InputError("no corpus: set corpus.train or corpus.test")
     dev = {"dev": corpus.dev} if corpus.dev and "train" in wanted else {}
     return {name: source for name, source in sources.items() if name in wanted} | dev
 
@@ -256,7 +256,7 @@ def _report(run: Run, name: str, tables: Made, counts: CorpusCounts) -> None:
     """Report duplicates, notes and rejected rows of a corpus; stop if too many rows are bad."""
     repeated = ", ".join(f"{number:,} {kind}" for kind, number in counts.duplicates.items() if number)
     if repeated:
-        say(f"corpus {name}: sentences whose text stands elsewhere, too: {repeated}; none of them is a negative of the other")
+        say(f"corpus {name}: sentences with the same text as another: {repeated}; they are never negatives of each other")
     for note, number in counts.notes.items():
         say(f"corpus {name}: {number:,} {note}")
     file = f"rejected/corpus_{name}.parquet"

@@ -77,7 +77,7 @@ class Dashboard:
             token, self.token_source = find_token()
             if not token:
                 raise InputError(
-                    f"the cluster at {url} wants a token, and none is here; set RAY_AUTH_TOKEN, name a file in "
+                    f"the cluster at {url} requires a token, and none is set here; set RAY_AUTH_TOKEN, name a file in "
                     f"RAY_AUTH_TOKEN_PATH, or put it in ~/.ray/auth_token (on the head node, `ray get-auth-token` shows it)"
                 )
             self.headers = {"Authorization": f"Bearer {token}"}

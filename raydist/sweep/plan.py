@@ -125,7 +125,7 @@ def _check_retriever(config: Config) -> list[str]:
         if not config.corpus.has_dev:
             problems.append("sweep.metric: dev.mrr is of questions that are held out: set corpus.dev_share or corpus.dev")
         if config.train.evaluate_every == 0:
-            problems.append("sweep.metric: dev.mrr is told during training: leave out train.evaluate_every: 0")
+            problems.append("sweep.metric: dev.mrr is measured during training: leave out train.evaluate_every: 0")
     elif metric.startswith(tuple(f"retrieval.{name}." for name in config.corpus.test)):
         problems += _check_test(config.sweep, "dev.mrr, with corpus.dev_share or corpus.dev")
     else:

@@ -200,7 +200,7 @@ class Watch:
             self.started()
         if self.bar is None:
             if seen["first"]:
-                say(f"train: going on after step {seen['first']:,} of {seen['total']:,}")
+                say(f"train: resuming after step {seen['first']:,} of {seen['total']:,}")
             self.bar = Progress("train", seen["total"], "steps", seen["first"]).__enter__()
         self.bar.update(seen["step"], seen["note"])
         for text in seen["warnings"]:

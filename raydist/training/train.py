@@ -131,7 +131,32 @@ def train(
     """Train a task on rows, by the config sections `train` and `optim`; returns a summary.
 
     With `run`, its folder gets checkpoints and metrics.jsonl, and the same call resumes from the last checkpoint; Ctrl-C takes
-    one, and only then interrupts.
+    one, and only then interrupts. `evaluation` is a function from the task to scores; `train.metric` names the one that chooses
+    the best step and stops early.
+
+    >>> from raydist.config import TrainConfig, load_config
+    >>> from raydist.files.storage import Storage
+    >>> from raydist.here import Here
+    >>> from raydist.models.folders import model_folder
+    >>> from raydist.reader.prepare import prepare
+    >>> from raydist.runs.run import Run
+    >>> from raydist.training.tasks import build_reader_task
+    >>> from raydist.training.train import train
+    >>> from raydist.training.trainable import DevEvaluation, open_windows
+    >>> config = load_config("debug_reader", ["data.train.questions=20", "data.dev.questions=10", "data.test={}"]).config
+    >>> with Run(config, Here()) as run:  # reads the data and cuts them into windows, in this process
+    ...     sets = prepare(run, ["train", "dev"])
+    sample world: ...
+    >>> task = build_reader_task(config, model_folder("builtin:tiny"))  # any module with `weights(step)` that returns terms
+    >>> fitted = train(
+    ...     task,
+    ...     open_windows(sets["train"]),
+    ...     train=TrainConfig(batch_size=8, max_steps=4, evaluate_every=2, early_stop=3, checkpoint_every=2),
+    ...     evaluation=DevEvaluation(config, sets["dev"], pad_id=0, rank=0, ranks=1),
+    ...     run=Storage("runs/notebook"),
+    ... )
+    >>> fitted["steps"], sorted(fitted)
+    (4, ['best_step', 'dev.em', 'dev.f1', 'loss', 'steps'])
     """
     settings = train or TrainConfig()
     with contextlib.nullcontext() if host or run is None else StopRequest() as stop:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.passages import BRIDGES, Found, InMemory
 
-from raydist.asking.asker import UNCALIBRATED, Asker, rank_anew
+from raydist.asking.asker import UNCALIBRATED, Asker, rerank_passages
 from raydist.asking.calibration import Calibration, Logistic, Point
 from raydist.asking.merge import FEATURES
 from raydist.asking.places import weights_digest
@@ -70,7 +70,7 @@ def test_an_empty_question_is_refused(reader, question):
 
 def test_the_first_passages_are_in_the_order_of_the_cross_encoder_and_the_rest_in_theirs(cross_encoder):
     scorer = CrossScorer(cross_encoder, max_length=64, max_question_length=16)
-    (ranked,) = rank_anew(scorer, [QUESTION], [BRIDGES], 3)
+    (ranked,) = rerank_passages(scorer, [QUESTION], [BRIDGES], 3)
     logits = scorer.score([QUESTION], [found.text for found in BRIDGES], [0, 0, 0], [0, 1, 2])
     assert [found.passage_id for found in ranked[:3]] == [BRIDGES[place].passage_id for place in np.argsort(-logits)]
     assert ranked[3] is BRIDGES[3]
@@ -83,7 +83,7 @@ def test_of_what_is_ranked_anew_the_best_are_read(reader, cross_encoder):
     assert len(gathered.found) == 3
     assert gathered.read == gathered.ranked[:1]
     assert gathered.ranked[0].score == max(found.score for found in gathered.ranked)
-    assert rank_anew(scorer, [QUESTION], [[]], 3) == [[]]
+    assert rerank_passages(scorer, [QUESTION], [[]], 3) == [[]]
 
 
 # --- calibration and threshold ---------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_a_wanted_precision_is_a_threshold_of_the_calibration(reader):
     assert Asker(InMemory(), reader, calibration=calibration(), precision=0.6).threshold == 0.3
     with pytest.raises(InputError, match="a wanted precision needs a calibration"):
         Asker(InMemory(), reader, precision=0.7)
-    with pytest.raises(InputError, match="leave one of the two out"):
+    with pytest.raises(InputError, match="leave one of them out"):
         Asker(InMemory(), reader, calibration=calibration(), precision=0.7, threshold=0.2)
 
 
@@ -119,7 +119,7 @@ def test_a_calibration_of_other_models_or_settings_is_refused(reader, tmp_path):
     opened = Asker.open(InMemory(), reader=reader, calibration=tmp_path / "calibration.json", kind="bm25", k=5)
     assert opened.calibration is not None
     assert opened.notes == []
-    with pytest.raises(InputError, match=r"was made with another kind, k: ask with the same"):
+    with pytest.raises(InputError, match=r"was made with another kind, k: use the same"):
         Asker.open(InMemory(), reader=reader, calibration=tmp_path / "calibration.json")
 
 

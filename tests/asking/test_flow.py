@@ -82,14 +82,14 @@ def test_what_cannot_be_evaluated_is_said(run, tmp_path):
     with pytest.raises(InputError, match=r"there is nothing to evaluate with: set asking\.questions\.NAME"):
         flow.evaluate(run(), LIBRARY)
     (tmp_path / "empty.jsonl").write_text('{"question": "Who?", "answers": 3}\n')
-    with pytest.raises(InputError, match="answers are no list of texts"):
+    with pytest.raises(InputError, match="answers is not a list of texts"):
         flow.evaluate(run(questions=json.dumps({"test": str(tmp_path / "empty.jsonl")})), LIBRARY)
     with pytest.raises(InputError, match="there is nothing to train with documents"):
         flow.train(run())
 
 
 def test_settings_that_contradict_each_other_are_refused(run):
-    with pytest.raises(ConfigError, match="precision chooses a threshold, and threshold is one"):
+    with pytest.raises(ConfigError, match="precision and threshold both set the threshold"):
         run(precision=0.5, threshold=0.5)
     with pytest.raises(ConfigError, match=r"a set cannot be called 'a\.b'"):
         run(questions='{"a.b": x.json}')

@@ -44,8 +44,8 @@ def test_squad_shaped_files_have_the_paragraph_that_answers(tmp_path):
     ("row", "message"),
     [
         ({"question": " ", "answers": []}, "asked.jsonl, line 1: there is no question"),
-        ({"question": "Who?"}, r"line 1: answers are no list of texts; .* and \[\] where no document answers"),
-        ({"question": "Who?", "answers": [3]}, "answers are no list of texts"),
+        ({"question": "Who?"}, r"line 1: answers is not a list of texts; .* and \[\] where no document answers"),
+        ({"question": "Who?", "answers": [3]}, "answers is not a list of texts"),
         ({"question": "Who?", "answers": [], "document": 3}, "document is no text"),
     ],
 )

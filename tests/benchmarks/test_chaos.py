@@ -101,8 +101,8 @@ def test_a_victim_is_of_any_kind_with_the_same_chance(family):
     ("script", "told"),
     [
         (
-            "echo reading; echo 'train: going on after step 10 of 60'; echo report in x",
-            "exit 0: train: going on after step 10 of 60",
+            "echo reading; echo 'train: resuming after step 10 of 60'; echo report in x",
+            "exit 0: train: resuming after step 10 of 60",
         ),
         ("echo report in x", "exit 0: report in x"),
         ("echo 'failed: the disk is full'; echo noise; exit 1", "exit 1: failed: the disk is full"),

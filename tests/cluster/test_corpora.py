@@ -121,7 +121,7 @@ def test_what_is_left_out_of_a_corpus_is_told(make_run, tmp_path, capsys):
     corpus = open_corpora(run)["train"]
     assert (corpus.num_sentences, corpus.num_questions, corpus.num_gold) == (2, 1, 1)
     said = capsys.readouterr().out
-    assert "corpus train: 1 questions that this split's gold says nothing of: left out" in said
+    assert "corpus train: 1 questions without gold answers in this split: left out" in said
     assert "corpus train: rejected 2 rows (1 duplicate id, 1 question with no gold sentence)" in said
     (use,) = [use for use in read_stages(run.folder).values() if use.title == "corpus train"]
     assert use.rows == 2, "the report calls these its sentences"

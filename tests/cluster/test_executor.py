@@ -138,7 +138,7 @@ def test_a_stage_of_20_000_parts_goes_on_within_seconds_and_makes_what_is_missin
     made = on_ray(stage, actors=2)
     assert time.monotonic() - started < SOON
     assert made.rows == 20_000
-    assert "going on after 19990 finished parts" in capsys.readouterr().out
+    assert "resuming after 19990 finished parts" in capsys.readouterr().out
     parts = {file.name: file.stat().st_ino for file in folder.glob("part-*")}
     assert parts.items() >= there.items(), "what was there was written again"
     assert parts.keys() - there.keys() == {part_name(number, stage.kind) for number in missing}

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from helpers.stages import Squares, folders_of, make
+from helpers.trec import read_qrels
 
 from raydist.config import ClusterConfig, load_config
 from raydist.files.stage import Worker, part_name, whole_manifest
 from raydist.files.storage import Storage, StorageError
 from raydist.reader.prepare import examples_stage, prepare
 from raydist.retrieval import flow
-from raydist.retrieval.metrics import read_trec_gold, read_trec_run, score_run
+from raydist.retrieval.metrics import read_trec_run, score_run
 from raydist.runs.run import Run
 
 
@@ -40,7 +41,7 @@ def test_a_stage_on_an_object_store_goes_on_with_the_parts_that_are_missing_or_d
     damaged = f"runs/{stage.folder}/{part_name(0, stage.kind)}"
     s3.objects[damaged].content = s3.objects[damaged].content[:-9]
     make(executor, storage, stage)
-    assert "going on after 1 finished part" in capsys.readouterr().out
+    assert "resuming after 1 finished part" in capsys.readouterr().out
     assert stage.made() == ["0", "10", "20", "0", "20", "30"]
     manifest = whole_manifest(Storage(storage).at(stage.folder))
     assert [part.info["first"] for part in manifest.parts] == [0, 10, 20, 30]
@@ -91,7 +92,7 @@ def test_retrieval_on_an_object_store_leaves_its_ranked_lists_there(make_run):
     lists = {f"sample.{method}.trec" for method in methods}
     assert run.folder.sizes("ranked").keys() == lists | {"sample.qrels", "sample.parquet"}
     folder = run.folder.local_copy("ranked")
-    gold = read_trec_gold(folder / "sample.qrels")
+    gold = read_qrels(folder / "sample.qrels")
     metrics = run.folder.read_json("metrics.json")
     for method in methods:
         means = score_run(read_trec_run(folder / f"sample.{method}.trec"), gold).means()

@@ -55,9 +55,10 @@ def stage_rows(run, stage: str, of: str = "train") -> list[dict]:
 
 def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finished):
     from datasets import load_dataset
+    from helpers.trec import read_qrels
     from sentence_transformers import CrossEncoder, SentenceTransformer
 
-    from raydist.retrieval.metrics import read_trec_gold, read_trec_run, score_run
+    from raydist.retrieval.metrics import read_trec_run, score_run
 
     metrics = finished.folder.read_json("metrics.json")
     for method in ("bm25", "untrained", "gold", "gold_silver", "gold_silver_weighted", "reranked", "hybrid", "hybrid_reranked"):
@@ -88,7 +89,7 @@ def test_the_run_leaves_models_pairs_scores_and_lists_that_others_can_read(finis
     assert scorer.predict([(row["question"], row["sentence"])])[0] == pytest.approx(row["p"], abs=1e-5)
     html = Path(finished.folder.path("report.html")).read_text()
     assert "Re-ranked by the cross-encoder" in html
-    judged = read_trec_gold(Path(finished.folder.path("ranked", "sample.qrels")))
+    judged = read_qrels(Path(finished.folder.path("ranked", "sample.qrels")))
     for method in ("bm25", "gold", "reranked"):
         listed = read_trec_run(Path(finished.folder.path("ranked", f"sample.{method}.trec")))
         assert score_run(listed, judged).means()["MRR@100"] == pytest.approx(values[method].mean(), abs=1e-6)

@@ -108,7 +108,7 @@ def with_token(monkeypatch, working_dir):
 
 @pytest.mark.ray
 def test_a_real_cluster_refuses_a_wrong_token_and_none(head, working_dir, capsys, monkeypatch):
-    assert "wants a token, and none is here" in refused(capsys, "evaluate", "bridges.yaml", "--address", head)
+    assert "requires a token, and none is set here" in refused(capsys, "evaluate", "bridges.yaml", "--address", head)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
     assert "refuses the token from RAY_AUTH_TOKEN" in refused(capsys, "evaluate", "bridges.yaml", "--address", head)
     assert job("jobs", ["list", "--address", head]) == 2
@@ -188,7 +188,7 @@ def test_who_joins_without_the_right_token_is_told(addresses, working_dir, token
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     done = subprocess.run(command, env=kept | token, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert f"the cluster at {addresses[1]} wants a token, and accepts none from here" in done.stderr
+    assert f"the cluster at {addresses[1]} requires a token, and accepts none from here" in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, "one message, none of Ray's own"
 

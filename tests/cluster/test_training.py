@@ -123,7 +123,7 @@ def test_a_training_that_began_in_this_process_goes_on_on_ray(make_run, undistur
         flow.train(run)
     run = make_run(*STEPS, "name=begun_here")
     flow.train(run)
-    assert "train: going on after step 10 of 24" in capsys.readouterr().out
+    assert "train: resuming after step 10 of 24" in capsys.readouterr().out
     assert_same(weights(run), weights(undisturbed[1]))
     assert timeless_lines(run) == timeless_lines(undisturbed[1])
 
@@ -138,7 +138,7 @@ def test_a_training_that_began_on_ray_goes_on_in_this_process(undisturbed, stora
     (begun / "training.json").write_text(json.dumps({"identity": training["identity"], "done": False}))
     with Run(load_config("debug_reader", [f"storage={storage}", "name=begun_on_ray", *STEPS]).config, Here()) as run:
         flow.train(run)
-    assert "train: going on after step 20 of 24" in capsys.readouterr().out
+    assert "train: resuming after step 20 of 24" in capsys.readouterr().out
     assert_same(weights(run), weights(undisturbed[1]))
     assert timeless_lines(run) == timeless_lines(undisturbed[1])
 
@@ -276,7 +276,7 @@ def test_a_killed_driver_started_again_ends_at_the_same_weights(make_run, undist
     assert not run.folder.exists("fitted.json")
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "train: going on after step" in done.stdout
+    assert "train: resuming after step" in done.stdout
     assert_same(weights(run), weights(undisturbed[workers]))
 
 
@@ -359,6 +359,6 @@ def test_a_dead_server_of_rays_is_told_at_once_and_the_same_command_goes_on(make
         told, errors = driver.communicate(timeout=30)
         assert driver.returncode == 1
         assert f"failed: {server}, without which Ray cannot work, died or was killed" in errors
-        assert ("going on after step" in told) == (server == "raylet"), "the second command went on where the first stopped"
+        assert ("resuming after step" in told) == (server == "raylet"), "the second command went on where the first stopped"
         step = _step(run) + 5
         run.folder.delete("progress.json")

@@ -99,7 +99,7 @@ def test_all_sections_are_reached():
         ("evaluate.at_k", ["values   list of integer (at least 1)"]),
         ("objectives.infomax", ["default  null", "affects  weights", "objectives.infomax.alpha    Weight of the local"]),
         ("data.test", ["default  {}", "data.test.NAME.files "]),
-        ("optim", ["optim.lr               Highest learning rate of the schedule"]),
+        ("optim", ["optim.lr               Peak learning rate of the schedule"]),
     ],
 )
 def test_a_key_is_explained(name, lines):
@@ -112,7 +112,7 @@ def test_a_key_is_explained(name, lines):
 def test_the_command_explains_keys_and_sections_and_lists_all_sections():
     done = CliRunner().invoke(app, ["config", "explain", "optim.lr", "objectives"])
     assert done.exit_code == 0
-    assert "Highest learning rate" in done.stdout
+    assert "Peak learning rate" in done.stdout
     assert "objectives.span" in done.stdout
     listed = CliRunner().invoke(app, ["config", "explain"]).stdout
     assert [line.split()[0] for line in listed.splitlines()] == list(Config.model_fields)

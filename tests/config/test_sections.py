@@ -34,7 +34,7 @@ def test_lists_are_as_deep_as_the_names_of_their_metrics_say():
     metrics = score_run({}, {"a question": {"a sentence": 1}}).values
     deepest = max(int(name.partition("@")[2]) for name in metrics)
     assert override(Config(), {"retriever.search_depth": deepest}).retriever.search_depth == deepest
-    said = rf"retriever\.search_depth: MRR@{deepest} and recall@{deepest} are of .* give {deepest} or more, got {deepest - 1}"
+    said = rf"retriever\.search_depth: MRR@{deepest} and recall@{deepest} need .* give {deepest} or more, got {deepest - 1}"
     with pytest.raises(ConfigError, match=said):
         override(Config(), {"retriever.search_depth": deepest - 1})
 

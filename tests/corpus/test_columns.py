@@ -78,5 +78,5 @@ def test_a_column_that_is_not_there_and_a_file_that_is_no_table_are_named(tmp_pa
         (tmp_path / "rows.jsonl.gz").write_bytes(content)
         with pytest.raises(InputError, match="cannot be read as jsonl"):
             list(read_table(tmp_path / "rows.jsonl.gz", ("id",)))
-    with pytest.raises(InputError, match="cannot tell"):
+    with pytest.raises(InputError, match="its name does not show what it holds"):
         list(read_table(tmp_path / "rows.bin", ("id",)))

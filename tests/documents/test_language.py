@@ -26,5 +26,5 @@ def test_an_undeclared_one_is_told_by_words_enough():
 
 def test_languages_may_be_named_among_which_it_is():
     assert detected([Block(GERMAN)], ("de", "nl")) == "de"
-    with pytest.raises(InputError, match=r"documents.languages: 'qq' is none that can be told; there are af, "):
+    with pytest.raises(InputError, match=r"documents.languages: 'qq' cannot be detected; supported are af, "):
         detected([Block(GERMAN)], ("de", "qq"))

@@ -49,7 +49,7 @@ def test_what_is_whole_is_not_made_again_and_what_is_missing_is(here, squares, t
     for number in (1, 4):
         made.folder.delete(part_name(number, stage.kind))
     here(stage)
-    assert "going on after 4 finished parts" in capsys.readouterr().out
+    assert "resuming after 4 finished parts" in capsys.readouterr().out
     assert sorted(stage.made()[6:]) == ["10", "40"]
     assert contents(str(tmp_path), stage) == before
 

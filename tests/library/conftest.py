@@ -3,7 +3,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from raydist.documents.schema import passages_schema
+from raydist.documents.schema import PASSAGES
 from raydist.library.building import known_encoder
 from raydist.library.settings import LibrarySettings
 
@@ -32,7 +32,7 @@ def passage_rows(document: str, version: int) -> list[dict]:
 
 
 def table(rows: list[dict]) -> pa.Table:
-    return pa.Table.from_pylist(rows, passages_schema(METADATA))
+    return pa.Table.from_pylist(rows, pa.schema([*PASSAGES, *METADATA]))
 
 
 @pytest.fixture(scope="session")

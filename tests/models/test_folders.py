@@ -45,7 +45,7 @@ def test_a_name_that_stands_for_nothing_is_answered_with_what_there_is(name, mes
     [
         ([], "has no config.json"),
         (["config.json"], "has no weights"),
-        (["config.json", "pytorch_model.bin"], "only pytorch_model.bin, which are not read because such files can run code"),
+        (["config.json", "pytorch_model.bin"], "only pytorch_model.bin, which are not read because loading them can run code"),
         (
             ["config.json", "extra.safetensors"],
             r"no weights \(extra.safetensors would not be read: wanted model.safetensors",

@@ -192,7 +192,7 @@ def test_runs_that_answer_no_questions_are_refused(tmp_path):
         (("", "A text."), "the question of pair 2 is empty"),
         (("Who?", None), "the passage of pair 2 is a NoneType; wanted a text"),
         (("Who?", "\u200b\u200b"), "the passage of pair 2 has no word"),
-        (("Who \ud800?", "A text."), "the question of pair 2 holds half of a surrogate pair"),
+        (("Who \ud800?", "A text."), "the question of pair 2 contains a lone surrogate"),
     ],
 )
 def test_what_cannot_be_asked_is_named(reader, pair, message):

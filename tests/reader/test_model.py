@@ -46,7 +46,9 @@ def test_an_encoder_without_a_span_head_of_the_known_kind_is_refused_by_name(tmp
     shape = {"vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     SplinterModel(SplinterConfig(**shape)).save_pretrained(tmp_path)  # its head picks spans for question tokens
     for refuse in (check_reader, load_reader):
-        with pytest.raises(InputError, match="a splinter model has no span head that raydist knows; use a BERT-like encoder"):
+        with pytest.raises(
+            InputError, match="a splinter model has no span head that raydist supports; use a BERT-like encoder"
+        ):
             refuse(tmp_path)
 
 

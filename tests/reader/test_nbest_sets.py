@@ -148,7 +148,7 @@ def test_a_file_of_lists_must_say_what_it_was_made_with(tmp_path):
     with pytest.raises(InputError, match="is no Parquet file"):
         check_sets_file(path, wanted, 20)
     pq.write_table(PREDICTED, path)
-    with pytest.raises(InputError, match="does not say what it was made with"):
+    with pytest.raises(InputError, match="does not record how it was made"):
         check_sets_file(path, wanted, 20)
     for key, what in (("tokenizer", "another tokenizer"), ("examples", "another data file")):
         (tmp_path / "train.parquet").write_bytes(encode_table(PREDICTED, "parquet", made | {key: "other"}))

@@ -144,5 +144,5 @@ def test_offsets_that_are_wrong_in_a_test_set_are_said_and_stop_nothing(tmp_path
     found, _ = score(settings, tmp_path)
     assert (found["set"]["em"], found["set"]["questions"]) == (100, 2)
     said = capsys.readouterr()
-    assert "set: 1 of 2 answers are not where their offset says, or empty: scored as the texts they are" in said.out + said.err
+    assert "set: 1 of 2 answers are not where their offset says, or empty: scored by their texts" in said.out + said.err
     assert "rejected" not in (said.out + said.err).replace("rejected/set.parquet", "")

@@ -110,7 +110,7 @@ def test_sentences_are_written_block_by_block_and_stand_for_the_rows_of_the_part
     assert line.rows == made.counts.rows == 14
     assert made.counts.duplicates == {"exact": 11, "near": 0}
     assert made.beside["rejected"]["reason"].to_pylist() == ["duplicate id"]
-    assert made.counts.notes == {"questions that this split's gold says nothing of: left out": 1}
+    assert made.counts.notes == {"questions without gold answers in this split: left out": 1}
     whole = open_beir(folder, "train").whole()
     for name in ("sentences", "passages"):
         with Storage(str(tmp_path / "stage")).open_input(f"{name}-00000.parquet") as file:

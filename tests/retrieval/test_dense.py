@@ -432,9 +432,9 @@ def test_what_cannot_be_built_is_refused_before_anything_is_written(tmp_path, se
     "wrong", [{"nlist": 0}, {"hnsw_m": 1}, {"ef_construction": 0}, {"pq_m": 0}, {"pq_bits": 3}, {"pq_bits": 13}]
 )
 def test_impossible_parameters_are_named(wrong):
-    with pytest.raises(InputError, match="a dense index wants sizes of 1 or more"):
+    with pytest.raises(InputError, match="a dense index needs sizes of 1 or more"):
         DenseSettings("pq", **wrong)
-    with pytest.raises(InputError, match="a search wants nprobe and ef_search of 1 or more"):
+    with pytest.raises(InputError, match="a search needs nprobe and ef_search of 1 or more"):
         DenseSearch(nprobe=0)
 
 

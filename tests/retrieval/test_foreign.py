@@ -100,7 +100,7 @@ def test_another_tools_lists_never_take_the_place_of_a_runs_own_scores(storage):
     run.add_metrics({"retrieval.sample.bm25.MRR@100": 0.5})
     with pytest.raises(InputError, match="another tool's ranked lists: score them under another name"):
         flow.evaluate(run)
-    with pytest.raises(InputError, match="trains a retriever of its own"):
+    with pytest.raises(InputError, match="trains its own retriever"):
         flow.run_all(run)
 
 

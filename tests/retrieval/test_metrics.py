@@ -3,6 +3,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers.trec import read_qrels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +11,6 @@ from raydist.errors import InputError
 from raydist.retrieval.metrics import (
     join_scores,
     rank_candidates,
-    read_trec_gold,
     read_trec_run,
     retrieval_scores,
     score_run,
@@ -156,7 +156,7 @@ def test_trec_files_read_back_in_the_order_written(tmp_path_factory, candidates)
     assert [id for id, _ in read] == [id for id, _ in rank_candidates(list(candidates.items()))]
     assert all(before > after for (_, before), (_, after) in pairwise(read))
     path.write_text(trec_gold({"a question": dict.fromkeys(candidates, 2)}), encoding="utf-8")
-    assert read_trec_gold(path) == {"a question": dict.fromkeys(candidates, 2)}
+    assert read_qrels(path) == {"a question": dict.fromkeys(candidates, 2)}
 
 
 @pytest.mark.parametrize("line", ["q Q0 s 1 tag", "q Q0 s 1 nan tag", "q Q0 s 1 high tag"])

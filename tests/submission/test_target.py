@@ -49,7 +49,7 @@ def test_a_wrong_token_and_none_are_told_apart(dashboard, capsys, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
     assert "refuses the token from RAY_AUTH_TOKEN" in refused(capsys, "evaluate", "bridges.yaml", "--address", url)
     monkeypatch.delenv("RAY_AUTH_TOKEN")
-    assert "wants a token, and none is here" in refused(capsys, "evaluate", "bridges.yaml", "--address", url)
+    assert "requires a token, and none is set here" in refused(capsys, "evaluate", "bridges.yaml", "--address", url)
     (Path.home() / ".ray").mkdir()
     (Path.home() / ".ray/auth_token").write_text(TOKEN + "\n")
     assert reach(url).is_authenticated

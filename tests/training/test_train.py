@@ -1,5 +1,6 @@
 """The whole loop in this process, as a notebook calls it: steps, evaluation, checkpoints, early stop, going on."""
 
+import doctest
 import json
 import multiprocessing
 import os
@@ -108,6 +109,15 @@ def test_a_reader_is_trained_in_a_few_lines_and_scored_on_the_way(windows, tmp_p
     assert losses[-1] < losses[0] - 0.5, "it learns"
     assert run.read_json("progress.json")["step"] == 18
     assert run.read_json("fitted.json")["steps"] == 18
+
+
+def test_the_example_of_its_docstring_runs_as_it_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (test,) = doctest.DocTestFinder(recurse=False).find(train, "train", globs={})
+    shown: list[str] = []
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=shown.append).failed == 0, "".join(shown)
+    assert Storage("runs/notebook").folders("checkpoints")
+    assert Path("runs/notebook/metrics.jsonl").is_file()
 
 
 def test_without_a_folder_nothing_is_written_and_the_weights_are_the_same(windows, tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ class Beir:
     def open(self, files: CorpusFiles) -> OpenSet:
         (folder,) = files.exactly("folder")
         if not folder.is_dir():
-            raise InputError(f"{folder} is no folder; format beir wants one with corpus.jsonl, queries.jsonl and qrels/")
+            raise InputError(f"{folder} is not a folder; format beir needs one with corpus.jsonl, queries.jsonl and qrels/")
         return open_beir(folder, files.split, files.language)
 
     def files_of(self, folder: Path, split: str) -> list[Path]:

@@ -20,7 +20,7 @@ from raydist.corpus.schemas import PASSAGE_SCHEMA, SENTENCE_SCHEMA
 from raydist.errors import InputError
 from raydist.records import Rejected
 
-OF_ANOTHER_SPLIT = "questions that this split's gold says nothing of: left out"
+OF_ANOTHER_SPLIT = "questions without gold answers in this split: left out"
 
 _ROW = ("sentence_id", "text", "title", "document_id", "language")  # of a corpus
 _QUESTION = ("question_id", "text", "language")

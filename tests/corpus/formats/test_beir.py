@@ -37,7 +37,7 @@ def test_of_questions_without_gold_those_of_another_split_are_counted_and_all_ot
         ("question", "question with no gold sentence", "broken", 3),
     ]
     assert reasons(found) == [("gold", "wrong type", "broken", 4), *without]
-    assert found.notes == {"questions that this split's gold says nothing of: left out": 1}
+    assert found.notes == {"questions without gold answers in this split: left out": 1}
     # three tables are one set: there is no other split that a question could be of
     columns = {"questions": {"question_id": "_id"}, "corpus": {"sentence_id": "_id"}}
     columns["gold"] = {"question_id": "query-id", "sentence_id": "corpus-id", "relevance": "score"}
