@@ -50,6 +50,7 @@ from raydist.serving.flow import app_of, log_to_stderr, serve_app
 from raydist.serving.metrics import Metrics
 from raydist.serving.server import Server
 from raydist.serving.service import Asked, Service, Unavailable
+from raydist.serving.views import with_judgements
 from raydist.terminal import say
 
 LOST = (RayActorError, ActorUnavailableError, BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError)
@@ -442,6 +443,10 @@ def serve_on_ray(opening: Opening, settings: ServingConfig, *, verbose: bool = F
             handles = {
                 name: serve.run(application, name=f"raydist-{name}", route_prefix=None) for name, application in wanted.items()
             }
-            serve_app(server, app_of(service_of(opening, settings, handles), settings, metrics), opening.name)
+            serve_app(
+                server,
+                app_of(service_of(opening, settings, handles), with_judgements(settings, opening.index), metrics),
+                opening.name,
+            )
         finally:
             serve.shutdown()

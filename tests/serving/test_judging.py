@@ -35,6 +35,7 @@ def api(run):
             sent = requests.request(method, address + path, json=body, timeout=10)
             return sent.status_code, sent.json()
 
+        call.address = address
         yield call
 
 
@@ -65,6 +66,19 @@ def test_wrong_verdicts_are_refused_and_nothing_is_written(api, run, body, reaso
     status, said = api("POST", "/v1/judgements", body)
     assert status == 422
     assert reason in said["error"]
+    assert not (run / "answers.jsonl").read_bytes()
+
+
+def test_a_page_elsewhere_cannot_write(api, run):
+    """Without a preflight, which no other page passes, a browser sends nothing but forms and plain text."""
+    body = json.dumps({"question": "Who?", "right": True})
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        sent = requests.post(f"{api.address}/v1/judgements", data=body, headers={"Content-Type": kind}, timeout=10)
+        assert sent.status_code == 422
+    asked = {"Origin": "http://elsewhere.example", "Access-Control-Request-Method": "POST"}
+    preflight = requests.options(f"{api.address}/v1/judgements", headers=asked, timeout=10)
+    assert preflight.status_code == 405
+    assert "Access-Control-Allow-Origin" not in preflight.headers
     assert not (run / "answers.jsonl").read_bytes()
 
 

@@ -10,13 +10,15 @@ const SAID = { true: "Accepted", false: "Rejected", null: "Skipped" };
 const BUTTONS = Object.values(KEYS);
 
 let waiting = []; // pairs, the first is shown
+let reached = -1; // the last place in their order that was judged
 let busy = false;
 
 const done = () => JSON.parse(sessionStorage.getItem(DONE) ?? "[]");
 const keep = (ids) => sessionStorage.setItem(DONE, JSON.stringify(ids.slice(-1000)));
 
-async function fetchPairs(after) {
-  const query = new URLSearchParams({ show: byId("show").value, verdict: byId("verdict").value, after, limit: BLOCK });
+async function fetchPairs() {
+  const wanted = { show: byId("show").value, verdict: byId("verdict").value, after: reached, limit: BLOCK };
+  const query = new URLSearchParams(wanted);
   const found = await call("GET", `/v1/pairs?${query}`);
   waiting = found.pairs;
   byId("facts").dataset.run = `${found.run}, threshold ${number(found.threshold)}`;
@@ -31,13 +33,15 @@ function tell(progress) {
 }
 
 async function start() {
-  await fetchPairs(-1);
+  reached = -1;
+  await fetchPairs();
   show();
 }
 
 async function next() {
   const [last] = waiting.splice(0, 1);
-  if (!waiting.length && last) await fetchPairs(last.place ?? -1);
+  reached = Math.max(reached, last?.place ?? -1); // one that was taken back has no place
+  if (!waiting.length) await fetchPairs();
 }
 
 function show() {
@@ -70,7 +74,7 @@ function told(pair) {
   };
   return [
     el("h2", { id: "asked", dir: "auto" }, pair.question),
-    el("blockquote", { class: "context", dir: "auto" }, ...inContext(pair)),
+    el("blockquote", { id: "context", class: "context", dir: "auto" }, ...inContext(pair)),
     el("p", { class: "why" }, why + from + judged),
     scores(numbers),
     pair.gold.length
