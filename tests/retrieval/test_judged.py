@@ -22,6 +22,7 @@ from raydist.retrieval.negatives import JUDGED, draw_negatives
 from raydist.retrieval.silver import JUDGED as JUDGED_WRONG
 from raydist.retrieval.silver import mined_table, select_silver
 from raydist.runs.stages import read_stages
+from raydist.serving.pairs import MinedPairs
 
 SMALL = {
     "data.sample.size": 120,
@@ -94,6 +95,15 @@ def test_a_rejected_pair_is_a_negative_of_both_models_and_never_silver(runs):
     words = duplicate_keys(rejected["sentence"])[1]
     has_it = [words in negatives for table in tables for negatives in table["negative_bag_key"].to_pylist()]
     assert any(has_it)
+
+
+def test_a_run_shows_its_pairs_in_their_paragraphs(runs):
+    before, *_ = runs
+    pairs = MinedPairs(Storage(str(before)), lambda: Journal(before / "judgements.jsonl"), "before")
+    assert pairs.progress() == {"pairs": len(pairs.page("near", "any", -1, 1000)), "accepted": 1, "rejected": 1, "skipped": 0}
+    for pair in pairs.page("kept", "undecided", -1, 20):
+        assert pair["sentence"] in pair["passage"]
+        assert pair["gold"]
 
 
 def test_searches_are_reused_and_all_that_reads_gold_is_made_anew(runs):

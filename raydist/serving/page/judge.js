@@ -1,9 +1,10 @@
 // The view that judges mined pairs: one at a time, each verdict saved before the next pair is shown.
 
 import { call } from "./api.js";
-import { byId, el, marked, number, scores } from "./dom.js";
+import { byId, el, number, scores } from "./dom.js";
 
 const BLOCK = 20; // pairs fetched at once
+const AROUND = 420; // characters of a paragraph shown before and after a sentence
 const DONE = "raydist-verdicts"; // of this tab, to undo after a reload, too
 const KEYS = { a: "accept", r: "reject", s: "skip", u: "undo" };
 const SAID = { true: "Accepted", false: "Rejected", null: "Skipped" };
@@ -90,10 +91,18 @@ const FROM = { bm25: "words", dense: "vectors", same_doc: "being in the same doc
 function inContext({ sentence, passage, before, after }) {
   const at = passage?.indexOf(sentence) ?? -1;
   if (at >= 0) {
-    const start = Array.from(passage.slice(0, at)).length;
-    return marked(passage, start, start + Array.from(sentence).length);
+    return [lastWords(passage.slice(0, at)), el("mark", {}, sentence), firstWords(passage.slice(at + sentence.length))];
   }
   return [...before.map((text) => `${text} `), el("mark", {}, sentence), ...after.map((text) => ` ${text}`)];
+}
+
+// As much of a long paragraph as one reads, cut between words
+function firstWords(text) {
+  return text.length <= AROUND ? text : `${text.slice(0, AROUND).replace(/\s+\S*$/u, "")} …`;
+}
+
+function lastWords(text) {
+  return text.length <= AROUND ? text : `… ${text.slice(-AROUND).replace(/^\S*\s+/u, "")}`;
 }
 
 async function alone(work) {
