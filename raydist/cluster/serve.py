@@ -8,6 +8,8 @@ and the reader alone has GPUs; the front composes them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -28,6 +30,7 @@ from raydist.asking.asker import Asker, precision_of
 from raydist.asking.places import find_places, weights_digest
 from raydist.asking.shown import reply_dict
 from raydist.cluster.connect import Cluster
+from raydist.cluster.local import hushed
 from raydist.config import ClusterConfig
 from raydist.config.explain import checked_section
 from raydist.config.serving import ServingConfig
@@ -437,6 +440,7 @@ def serve_on_ray(opening: Opening, settings: ServingConfig, *, verbose: bool = F
     needed = len(wanted) * settings.cpus * (settings.max_replicas or settings.replicas) + 1
     with Cluster(ClusterConfig(local_cpus=int(np.ceil(needed))), verbose=verbose) as cluster:
         cluster.start()
+        logging.getLogger("ray.serve").setLevel(logging.INFO if verbose else logging.ERROR)
         serve.start(proxy_location="Disabled", logging_config={"log_level": "INFO" if verbose else "ERROR"})
         try:
             say(f"opening {opening.name} on Ray Serve")
@@ -449,4 +453,5 @@ def serve_on_ray(opening: Opening, settings: ServingConfig, *, verbose: bool = F
                 opening.name,
             )
         finally:
-            serve.shutdown()
+            with contextlib.nullcontext() if verbose else hushed():  # of what ends while it ends
+                serve.shutdown()

@@ -15,11 +15,11 @@ from raydist.serving.answering import Opening
 
 BUILDER = "raydist.cluster.serve:app_builder"
 NAME = "raydist"
-NAMES = ("deploy.yaml", "rayservice.yaml")
+PLACES = ("reader", "cross_encoder", "calibration")  # settings that may be paths
 DEPLOY_HEAD = """\
 # {index} as an application of Ray Serve:  serve deploy {file}
 # The index, the models and the token file are read on the nodes of the cluster, at the places named here.
-# A changed file, deployed again, goes live without a dropped request: new replicas start before the old ones end.
+# A new version of the index or of a model needs no new deployment; a changed file, deployed again, replaces replicas.
 """
 SERVICE = """\
 # {index} as a service on Kubernetes, with KubeRay 1.6 or newer. Lines marked ADAPT are yours to change.
@@ -109,9 +109,16 @@ def ray_service(file: str, opening: Opening, settings: ServingConfig) -> str:
 
 def application(opening: Opening, settings: ServingConfig) -> dict[str, Any]:
     """The application as Ray Serve's config has it."""
-    asking = {name: value for name, value in opening.settings.items() if value is not None}
-    args = {"index": opening.index, "asking": asking, "serving": plain_settings(settings)}
+    given = {name: value for name, value in opening.settings.items() if value is not None}
+    asking = {name: _placed(value) if name in PLACES else value for name, value in given.items()}
+    token_file = {"token_file": _placed(settings.token_file)} if settings.token_file else {}
+    args = {"index": _placed(opening.index), "asking": asking, "serving": plain_settings(settings) | token_file}
     return {"name": NAME, "route_prefix": "/", "import_path": BUILDER, "args": args}
+
+
+def _placed(value: str) -> str:
+    """A path of a file that is there as an absolute one: replicas have another working folder."""
+    return str(Path(value).absolute()) if Path(value).exists() else value
 
 
 def _yaml(config: dict[str, Any]) -> str:
