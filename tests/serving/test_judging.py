@@ -12,7 +12,9 @@ from raydist.config.serving import ServingConfig
 from raydist.errors import InputError
 from raydist.files.storage import Storage
 from raydist.judgements.journal import Journal
+from raydist.serving.answering import Opening
 from raydist.serving.flow import app_of
+from raydist.serving.manifests import application
 from raydist.serving.metrics import Metrics
 from raydist.serving.pairs import MinedPairs
 from raydist.serving.views import judge_here, with_judgements
@@ -123,3 +125,10 @@ def test_verdicts_on_answers_go_beside_the_index(tmp_path):
     assert with_judgements(ServingConfig(judgements="mine.jsonl"), str(tmp_path)).judgements == "mine.jsonl"
     assert with_judgements(ServingConfig(), "s3://bucket/docs").judgements is None
     assert with_judgements(ServingConfig(), str(tmp_path / "none")).judgements is None
+
+
+def test_a_deploy_file_names_where_verdicts_go(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = ServingConfig(judgements="said.jsonl", mined="s3://bucket/run")  # the first is not there yet
+    serving = application(Opening("docs"), settings)["args"]["serving"]
+    assert serving == {"judgements": str(tmp_path / "said.jsonl"), "mined": "s3://bucket/run"}
