@@ -8,6 +8,8 @@ and the reader alone has GPUs; the front composes them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -28,6 +30,7 @@ from raydist.asking.asker import Asker, precision_of
 from raydist.asking.places import find_places, weights_digest
 from raydist.asking.shown import reply_dict
 from raydist.cluster.connect import Cluster
+from raydist.cluster.local import hushed
 from raydist.config import ClusterConfig
 from raydist.config.explain import checked_section
 from raydist.config.serving import ServingConfig
@@ -50,6 +53,7 @@ from raydist.serving.flow import app_of, log_to_stderr, serve_app
 from raydist.serving.metrics import Metrics
 from raydist.serving.server import Server
 from raydist.serving.service import Asked, Service, Unavailable
+from raydist.serving.views import with_judgements
 from raydist.terminal import say
 
 LOST = (RayActorError, ActorUnavailableError, BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError)
@@ -436,12 +440,18 @@ def serve_on_ray(opening: Opening, settings: ServingConfig, *, verbose: bool = F
     needed = len(wanted) * settings.cpus * (settings.max_replicas or settings.replicas) + 1
     with Cluster(ClusterConfig(local_cpus=int(np.ceil(needed))), verbose=verbose) as cluster:
         cluster.start()
+        logging.getLogger("ray.serve").setLevel(logging.INFO if verbose else logging.ERROR)
         serve.start(proxy_location="Disabled", logging_config={"log_level": "INFO" if verbose else "ERROR"})
         try:
             say(f"opening {opening.name} on Ray Serve")
             handles = {
                 name: serve.run(application, name=f"raydist-{name}", route_prefix=None) for name, application in wanted.items()
             }
-            serve_app(server, app_of(service_of(opening, settings, handles), settings, metrics), opening.name)
+            serve_app(
+                server,
+                app_of(service_of(opening, settings, handles), with_judgements(settings, opening.index), metrics),
+                opening.name,
+            )
         finally:
-            serve.shutdown()
+            with contextlib.nullcontext() if verbose else hushed():  # of what ends while it ends
+                serve.shutdown()

@@ -59,7 +59,7 @@ class ServingConfig(Section):
     gpus: float = key(0.0, "GPUs that Ray reserves for a replica with a model", NOTHING, later=True, ge=0)
     judgements: str | None = key(
         None,
-        "File that verdicts of the page are added to; null: judgements.jsonl beside an index on this disk, none on Ray Serve",
+        "File that verdicts of the page are added to; null: judgements.jsonl beside an index on a disk, none by serve deploy",
         NOTHING,
         later=True,
     )

@@ -36,7 +36,7 @@ def app_of(service: Service, settings: ServingConfig, metrics: Metrics) -> FastA
 
 def serve_app(server: Server, app: FastAPI, name: str, told: Callable[[str], None] = say) -> None:
     log_to_stderr()
-    told(f"{name} answers on {server.address} (a page; POST /v1/ask, /v1/search); Ctrl-C ends it")
+    told(f"{name} answers on {server.address} (POST /v1/ask, /v1/search), with a page at /; Ctrl-C ends it")
     server.run(app)
 
 

@@ -16,6 +16,7 @@ from raydist.serving.answering import Opening
 BUILDER = "raydist.cluster.serve:app_builder"
 NAME = "raydist"
 PLACES = ("reader", "cross_encoder", "calibration")  # settings that may be paths
+FILES = ("token_file", "judgements", "mined")  # settings of the service that are paths
 DEPLOY_HEAD = """\
 # {index} as an application of Ray Serve:  serve deploy {file}
 # The index, the models and the token file are read on the nodes of the cluster, at the places named here.
@@ -111,8 +112,9 @@ def application(opening: Opening, settings: ServingConfig) -> dict[str, Any]:
     """The application as Ray Serve's config has it."""
     given = {name: value for name, value in opening.settings.items() if value is not None}
     asking = {name: _placed(value) if name in PLACES else value for name, value in given.items()}
-    token_file = {"token_file": _placed(settings.token_file)} if settings.token_file else {}
-    args = {"index": _placed(opening.index), "asking": asking, "serving": plain_settings(settings) | token_file}
+    named = {name: value for name in FILES if (value := getattr(settings, name))}
+    files = {name: value if "://" in value else str(Path(value).absolute()) for name, value in named.items()}
+    args = {"index": _placed(opening.index), "asking": asking, "serving": plain_settings(settings) | files}
     return {"name": NAME, "route_prefix": "/", "import_path": BUILDER, "args": args}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0)
 QUESTIONS = (1, 2, 4, 8, 16, 32, 64)
@@ -16,6 +16,7 @@ class Metrics:
     """The numbers of one service."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # a second series for each, which nobody asks for
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("raydist_requests_total", "Requests by path and status", ["path", "status"], registry=registry)
         self.request_seconds = Histogram(

@@ -41,7 +41,7 @@ class MinedPairs:
         with run.open_input(MINED) as file:
             self._table = pq.read_table(file, columns=list(PLAIN))
         self.threshold = float(run.read_json("mining/yield.json").get("threshold") or 0.0)
-        self._sentences, self._gold = _corpus_of(run)
+        self._sentences, self._gold = _corpus_of(run, self._table)
         self._pairs = list(zip(self._table["question_id"].to_pylist(), self._table["sentence_id"].to_pylist()))
         self._row = {pair: row for row, pair in enumerate(self._pairs)}
         p, kept = self._table["p"].to_numpy(), self._table["kept"].to_numpy(zero_copy_only=False)
@@ -124,17 +124,20 @@ class MinedPairs:
         return self._told([row], self._said())[0]
 
 
-def _corpus_of(run: Storage) -> tuple[SentenceTable | None, pa.Table | None]:
-    """The sentences and the gold pairs that a run mined, if its stages are still there."""
+def _corpus_of(run: Storage, pairs: pa.Table) -> tuple[SentenceTable | None, pa.Table | None]:
+    """The sentences and the gold pairs that were mined, if the run's stages are still there: those that have the pairs' ids,
+    since a corpus may be used, and named, as train and as a test set.
+    """
     name = (yaml.safe_load(run.read_bytes("config.yaml")) or {}).get("name", "") if run.exists("config.yaml") else ""
     storage = run.at(*[".."] * len(str(name).split("/")))  # a run's name may have slashes
-    folders = {use.title: use.folder for use in read_stages(run).values()}
-    sentences, tables = (folders.get(title, "") for title in ("sentences of train", "corpus train"))
-    if not (sentences and storage.exists(f"{sentences}/table")):
-        return None, None
-    file = f"{tables}/gold-00000.parquet"
-    gold = None
-    if tables and storage.exists(file):
-        with storage.open_input(file) as opened:
-            gold = pq.read_table(opened, columns=["question_id", "sentence_id"])
-    return SentenceTable(storage.at(sentences).local_copy("") / "table"), gold
+    uses = [use for use in read_stages(run).values() if storage.exists(f"{use.folder}/manifest.json")]
+    tables = (SentenceTable(storage.at(use.folder).local_copy("") / "table") for use in uses if use.name == "sentences")
+    sentences = next((table for table in tables if (table.find(pairs["sentence_id"]) >= 0).all()), None)
+    golds = (_gold_of(storage.at(use.folder)) for use in uses if use.name == "retrieval_set")
+    asked = pc.unique(pairs["question_id"])
+    return sentences, next((gold for gold in golds if pc.any(pc.is_in(gold["question_id"], value_set=asked)).as_py()), None)
+
+
+def _gold_of(tables: Storage) -> pa.Table:
+    with tables.open_input("gold-00000.parquet") as file:
+        return pq.read_table(file, columns=["question_id", "sentence_id"])

@@ -1,5 +1,6 @@
 """The folder of a run that has mined, without the mining: pairs with texts, their documents, gold answers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,13 +19,14 @@ SENTENCES = {
     "orla#1": "It was built in 1894, of iron.",
     "orla#2": "It fell in 1911.",
     "veld#0": "The tower of Veld was built in 1790.",
+    "veld#2": "Its stones are counted every year. " * 40 + "That is all.",
     "veld#1": "Nobody lives in it.",
     "oder#0": MARKUP,
     "oder#1": "The mill beside it burned.",
     "kinneret#0": "הגשר נבנה בשנת 1932 על ידי מהנדסים מקומיים.",
     "kinneret#1": "הוא עדיין עומד.",
 }
-PASSAGES = {"orla": ("orla#0", "orla#1", "orla#2")}
+PASSAGES = {"orla": ("orla#0", "orla#1", "orla#2"), "veld": ("veld#0", "veld#1", "veld#2")}
 QUESTIONS = {
     "q1": "When was the Orla bridge built?",
     "q2": "What spans the <i>Oder</i>?",
@@ -59,23 +61,30 @@ def write_mined_run(storage: Path, name: str = "mined") -> Path:
     pq.write_table(pa.Table.from_pylist(rows, MINED_SCHEMA), storage / name / "mining/silver.parquet")
     run.write_json("mining/yield.json", {"gold": len(GOLD), "candidates": len(rows), "threshold": 0.5, "points": []})
     run.write_bytes("config.yaml", f"name: {name}\n".encode())
-    write_stages(run, {title: StageUse(folder, title) for title, folder in _write_stages(storage).items()})
+    write_stages(run, {folder: StageUse(folder, title) for folder, title in _write_stages(storage).items()})
     return storage / name
 
 
 def _write_stages(storage: Path) -> dict[str, str]:
-    in_passage = {sentence: passage for passage, sentences in PASSAGES.items() for sentence in sentences}
-    sentences = [
+    """Folders with titles: of another corpus, and of the one that was mined, which was named as a test set afterwards."""
+    _write_corpus(storage, "other", {"orla#0": "Another corpus.", "x": "Nothing else."}, {}, [("q9", "x")])
+    _write_corpus(storage, "mined", SENTENCES, PASSAGES, GOLD)
+    titles = {"sentences": "sentences of sample", "retrieval_set": "corpus sample"}
+    return {f"stages/{stage}-{corpus}": title for corpus in ("other", "mined") for stage, title in titles.items()}
+
+
+def _write_corpus(storage: Path, name: str, texts: dict, passages: dict, gold: Sequence[tuple[str, str]]) -> None:
+    in_passage = {sentence: passage for passage, sentences in passages.items() for sentence in sentences}
+    rows = [
         {"sentence_id": id, "text": text, "passage_id": in_passage.get(id, ""), "document_id": id.partition("#")[0]}
         | dict(zip(("text_key", "bag_key"), duplicate_keys(text)))
-        for id, text in SENTENCES.items()
+        for id, text in texts.items()
     ]
-    passages = [{"passage_id": id, "text": " ".join(SENTENCES[each] for each in of)} for id, of in PASSAGES.items()]
-    folders = {"sentences of train": "stages/sentences-made", "corpus train": "stages/retrieval_set-made"}
-    build_sentence_table(
-        storage / folders["sentences of train"] / "table", [pa.Table.from_pylist(sentences)], [pa.Table.from_pylist(passages)]
-    )
-    gold = [{"question_id": question, "sentence_id": sentence, "relevance": 1} for question, sentence in GOLD]
-    (storage / folders["corpus train"]).mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist(gold, GOLD_SCHEMA), storage / folders["corpus train"] / "gold-00000.parquet")
-    return folders
+    around = [{"passage_id": id, "text": " ".join(texts[each] for each in of)} for id, of in passages.items()]
+    sentences, tables = (storage / f"stages/{stage}-{name}" for stage in ("sentences", "retrieval_set"))
+    build_sentence_table(sentences / "table", [pa.Table.from_pylist(rows)], [pa.Table.from_pylist(around)] if around else [])
+    tables.mkdir(parents=True)
+    judged = [{"question_id": question, "sentence_id": sentence, "relevance": 1} for question, sentence in gold]
+    pq.write_table(pa.Table.from_pylist(judged, GOLD_SCHEMA), tables / "gold-00000.parquet")
+    for folder in (sentences, tables):
+        (folder / "manifest.json").write_text("{}")

@@ -20,8 +20,9 @@ from raydist.retrieval.candidates import find_candidates
 from raydist.retrieval.judged import judgements_digest, resolve
 from raydist.retrieval.negatives import JUDGED, draw_negatives
 from raydist.retrieval.silver import JUDGED as JUDGED_WRONG
-from raydist.retrieval.silver import mined_table, select_silver
+from raydist.retrieval.silver import mined_table, select_silver, training_pairs
 from raydist.runs.stages import read_stages
+from raydist.serving.pairs import MinedPairs
 
 SMALL = {
     "data.sample.size": 120,
@@ -94,6 +95,15 @@ def test_a_rejected_pair_is_a_negative_of_both_models_and_never_silver(runs):
     words = duplicate_keys(rejected["sentence"])[1]
     has_it = [words in negatives for table in tables for negatives in table["negative_bag_key"].to_pylist()]
     assert any(has_it)
+
+
+def test_a_run_shows_its_pairs_in_their_paragraphs(runs):
+    before, *_ = runs
+    pairs = MinedPairs(Storage(str(before)), lambda: Journal(before / "judgements.jsonl"), "before")
+    assert pairs.progress() == {"pairs": len(pairs.page("near", "any", -1, 1000)), "accepted": 1, "rejected": 1, "skipped": 0}
+    for pair in pairs.page("kept", "undecided", -1, 20):
+        assert pair["sentence"] in pair["passage"]
+        assert pair["gold"]
 
 
 def test_searches_are_reused_and_all_that_reads_gold_is_made_anew(runs):
@@ -174,3 +184,29 @@ def test_copies_of_a_rejected_sentence_are_no_silver_pairs_and_answers_no_negati
     drawn = draw_negatives(**given, seed=0, wrong=pa.concat_tables([wrong, gold]))
     judged = drawn.filter(pc.equal(drawn["source"], JUDGED))
     assert pairs(judged) == pairs(wrong)
+
+
+def test_rejected_sentences_are_the_first_negatives_of_their_question_whatever_their_p(world):
+    question = world.gold["question_id"][0].as_py()
+    gold = world.gold.filter(pc.equal(world.gold["question_id"], question))
+    found = find_candidates(**world.given(), top=5, same_doc=0, seed=0)
+    found = found.filter(pc.equal(found["question_id"], question))
+    p = pa.array(np.linspace(0.01, 0.4, len(found)).astype(np.float32))
+    scored = found.append_column("logit", p).append_column("p", p).append_column("cross_encoder", pa.array(["m"] * len(found)))
+    silver = select_silver(scored, sentences=world.sentences)
+    assert not any(silver["kept"].to_pylist())
+    best = silver.sort_by([("p", "descending")])["sentence_id"][0].as_py()
+    far = next(id for id in world.table["sentence_id"].to_pylist()[::-1] if id not in set(found["sentence_id"].to_pylist()))
+    answer = gold["sentence_id"][0].as_py()
+    wrong = pa.table({"question_id": [question] * 3, "sentence_id": [answer, best, far]})
+
+    def negatives(**settings):
+        (row, *_) = training_pairs(gold, silver, world.sentences, wrong=wrong, **settings).to_pylist()
+        return dict(zip(row["negatives"], row["negative_logits"]))
+
+    assert list(negatives()) == [best, far]  # and not the answer
+    assert negatives()[far] is None
+    assert list(negatives(hard_negatives=1, negative_p=0.1))[:2] == [best, far]
+    assert len(negatives(hard_negatives=1, negative_p=0.1)) == 3
+    scores = gold.select(["question_id", "sentence_id"]).append_column("logit", pa.array([1.0] * len(gold), pa.float32()))
+    assert list(negatives(gold_scored=scores)) == [best]  # distillation needs a logit of each

@@ -12,7 +12,9 @@ from raydist.config.serving import ServingConfig
 from raydist.errors import InputError
 from raydist.files.storage import Storage
 from raydist.judgements.journal import Journal
+from raydist.serving.answering import Opening
 from raydist.serving.flow import app_of
+from raydist.serving.manifests import application
 from raydist.serving.metrics import Metrics
 from raydist.serving.pairs import MinedPairs
 from raydist.serving.views import judge_here, with_judgements
@@ -35,6 +37,7 @@ def api(run):
             sent = requests.request(method, address + path, json=body, timeout=10)
             return sent.status_code, sent.json()
 
+        call.address = address
         yield call
 
 
@@ -65,6 +68,19 @@ def test_wrong_verdicts_are_refused_and_nothing_is_written(api, run, body, reaso
     status, said = api("POST", "/v1/judgements", body)
     assert status == 422
     assert reason in said["error"]
+    assert not (run / "answers.jsonl").read_bytes()
+
+
+def test_a_page_elsewhere_cannot_write(api, run):
+    """Without a preflight, which no other page passes, a browser sends nothing but forms and plain text."""
+    body = json.dumps({"question": "Who?", "right": True})
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        sent = requests.post(f"{api.address}/v1/judgements", data=body, headers={"Content-Type": kind}, timeout=10)
+        assert sent.status_code == 422
+    asked = {"Origin": "http://elsewhere.example", "Access-Control-Request-Method": "POST"}
+    preflight = requests.options(f"{api.address}/v1/judgements", headers=asked, timeout=10)
+    assert preflight.status_code == 405
+    assert "Access-Control-Allow-Origin" not in preflight.headers
     assert not (run / "answers.jsonl").read_bytes()
 
 
@@ -109,3 +125,10 @@ def test_verdicts_on_answers_go_beside_the_index(tmp_path):
     assert with_judgements(ServingConfig(judgements="mine.jsonl"), str(tmp_path)).judgements == "mine.jsonl"
     assert with_judgements(ServingConfig(), "s3://bucket/docs").judgements is None
     assert with_judgements(ServingConfig(), str(tmp_path / "none")).judgements is None
+
+
+def test_a_deploy_file_names_where_verdicts_go(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = ServingConfig(judgements="said.jsonl", mined="s3://bucket/run")  # the first is not there yet
+    serving = application(Opening("docs"), settings)["args"]["serving"]
+    assert serving == {"judgements": str(tmp_path / "said.jsonl"), "mined": "s3://bucket/run"}

@@ -254,6 +254,10 @@ def test_pairs_are_chosen_by_what_became_of_them(browser, page_of, mined):
     browser.until_text("When was the Orla bridge built?", "#asked")
     choose("show", "not kept")
     browser.until_text("The tower of Veld was built", "#pair")
+    shown = browser.text("#context")  # the beginning of a long paragraph
+    assert shown.startswith("The tower of Veld was built in 1790. Nobody lives in it. Its stones")
+    assert shown.endswith(" …")
+    assert 400 < len(shown) < 500
     browser.click("#reject")
     browser.until_text("The mill beside it burned.", "#pair mark")
     choose("verdict", "rejected")

@@ -1,22 +1,25 @@
 // The view that judges mined pairs: one at a time, each verdict saved before the next pair is shown.
 
 import { call } from "./api.js";
-import { byId, el, marked, number, scores } from "./dom.js";
+import { byId, el, number, scores } from "./dom.js";
 
 const BLOCK = 20; // pairs fetched at once
+const AROUND = 420; // characters of a paragraph shown before and after a sentence
 const DONE = "raydist-verdicts"; // of this tab, to undo after a reload, too
 const KEYS = { a: "accept", r: "reject", s: "skip", u: "undo" };
 const SAID = { true: "Accepted", false: "Rejected", null: "Skipped" };
 const BUTTONS = Object.values(KEYS);
 
 let waiting = []; // pairs, the first is shown
+let reached = -1; // the last place in their order that was judged
 let busy = false;
 
 const done = () => JSON.parse(sessionStorage.getItem(DONE) ?? "[]");
 const keep = (ids) => sessionStorage.setItem(DONE, JSON.stringify(ids.slice(-1000)));
 
-async function fetchPairs(after) {
-  const query = new URLSearchParams({ show: byId("show").value, verdict: byId("verdict").value, after, limit: BLOCK });
+async function fetchPairs() {
+  const wanted = { show: byId("show").value, verdict: byId("verdict").value, after: reached, limit: BLOCK };
+  const query = new URLSearchParams(wanted);
   const found = await call("GET", `/v1/pairs?${query}`);
   waiting = found.pairs;
   byId("facts").dataset.run = `${found.run}, threshold ${number(found.threshold)}`;
@@ -31,13 +34,15 @@ function tell(progress) {
 }
 
 async function start() {
-  await fetchPairs(-1);
+  reached = -1;
+  await fetchPairs();
   show();
 }
 
 async function next() {
   const [last] = waiting.splice(0, 1);
-  if (!waiting.length && last) await fetchPairs(last.place ?? -1);
+  reached = Math.max(reached, last?.place ?? -1); // one that was taken back has no place
+  if (!waiting.length) await fetchPairs();
 }
 
 function show() {
@@ -70,7 +75,7 @@ function told(pair) {
   };
   return [
     el("h2", { id: "asked", dir: "auto" }, pair.question),
-    el("blockquote", { class: "context", dir: "auto" }, ...inContext(pair)),
+    el("blockquote", { id: "context", class: "context", dir: "auto" }, ...inContext(pair)),
     el("p", { class: "why" }, why + from + judged),
     scores(numbers),
     pair.gold.length
@@ -86,10 +91,18 @@ const FROM = { bm25: "words", dense: "vectors", same_doc: "being in the same doc
 function inContext({ sentence, passage, before, after }) {
   const at = passage?.indexOf(sentence) ?? -1;
   if (at >= 0) {
-    const start = Array.from(passage.slice(0, at)).length;
-    return marked(passage, start, start + Array.from(sentence).length);
+    return [lastWords(passage.slice(0, at)), el("mark", {}, sentence), firstWords(passage.slice(at + sentence.length))];
   }
   return [...before.map((text) => `${text} `), el("mark", {}, sentence), ...after.map((text) => ` ${text}`)];
+}
+
+// As much of a long paragraph as one reads, cut between words
+function firstWords(text) {
+  return text.length <= AROUND ? text : `${text.slice(0, AROUND).replace(/\s+\S*$/u, "")} …`;
+}
+
+function lastWords(text) {
+  return text.length <= AROUND ? text : `… ${text.slice(-AROUND).replace(/^\S*\s+/u, "")}`;
 }
 
 async function alone(work) {
