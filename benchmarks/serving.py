@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import requests
+from pydantic import BaseModel
 
 CLIENTS = (1, 8, 32)
 TARGETS = {1: 1.0, 32: 2.0}  # throughput, ours / theirs
@@ -43,18 +44,18 @@ START_S = 180
 # --- the plain app ---------------------------------------------------------------------------------------------------
 
 
+class Body(BaseModel):
+    question: str
+
+
 def peer_app(texts: Sequence[str], encoder: str, reader: str) -> Any:
     import bm25s
     import torch
     from fastapi import FastAPI
-    from pydantic import BaseModel
     from sentence_transformers import SentenceTransformer
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
     from raydist.asking.calibration import RANK_COST
-
-    class Body(BaseModel):
-        question: str
 
     def words(of: Sequence[str]) -> Any:
         return bm25s.tokenize(list(of), lower=True, stopwords=None, show_progress=False)
