@@ -1,4 +1,4 @@
-"""`raydist new`: a commented config for one's own files, from a look at them."""
+"""`raydist new`: a commented config for one's own files, from a look at them. Tokens are counted as MiniLM cuts them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -132,66 +133,103 @@ class _Questions:
             raise InputError(f"{', '.join(files)}: no question has a usable answer ({reasons})")
         return seen
 
+    @cached_property
+    def passages(self) -> list[str]:
+        return list({example.passage_id: example.context for example in self.examples}.values())
+
+    @cached_property
+    def told(self) -> str:
+        """The language by the words, where neither rows nor names state one."""
+        return "" if self.stated else _told_language(self.passages)
+
+    @cached_property
+    def languages(self) -> Counter[str]:
+        return Counter(self.told or example.language for example in self.examples)
+
+    @cached_property
+    def is_english(self) -> bool:
+        return set(self.languages) == {"en"}
+
+    @cached_property
+    def asked(self) -> np.ndarray:
+        """Tokens of questions."""
+        return _tokens([example.question for example in self.examples])
+
+    @cached_property
+    def read_tokens(self) -> np.ndarray:
+        """Tokens of passages."""
+        return _tokens(self.passages)
+
+    @cached_property
+    def answers(self) -> np.ndarray:
+        """Tokens of answers."""
+        return _tokens([example.answers[0].text for example in self.examples if example.answers] or [""])
+
 
 def _reader(files: Sequence[str], dev: Sequence[str], test: Sequence[str]) -> tuple[list[str], list[str]]:
     found = _Questions.of(files)
-    examples = found.examples
-    passages = list({example.passage_id: example.context for example in examples}.values())
-    told = "" if found.stated else _told_language(passages)
-    languages = Counter(told or example.language for example in examples)
-    asked, read = _tokens([example.question for example in examples]), _tokens(passages)
-    answers = _tokens([example.answers[0].text for example in examples if example.answers] or [""])
-    impossible = sum(example.is_impossible for example in examples)
-    length = _enough(read + int(np.quantile(asked, 0.95)) + 3, FITS, LENGTHS)
-    in_one = float((read + np.quantile(asked, 0.95) + 3 <= length).mean())
-    seen = [
-        f"{len(examples):,} questions about {len(passages):,} passages ({', '.join(sorted(found.formats))}), in "
-        + " ".join(f"{name} {number:,}" for name, number in languages.most_common(6)),
-        f"passages of {np.median(read):.0f} tokens (the longest {read.max():,}), answers of {np.median(answers):.0f} "
-        f"(the longest {answers.max():,})",
-    ]
-    if impossible:
-        seen.append(f"{impossible:,} questions have no answer in their passage: scored as SQuAD v2")
-    if found.rejected:
-        why = ", ".join(f"{number:,} {reason}" for reason, number in found.reasons.most_common(3))
-        seen.append(f"{found.rejected:,} of {found.read:,} questions cannot be trained on ({why}); the run names each")
-    if not found.stated:
-        seen.append(
-            f"neither rows nor file names state a language: {f'by the words it is {told}' if told else 'taken for English'}"
-        )
-    is_english = set(languages) == {"en"}
-    lines = ["task: reader", "model:"]
-    if is_english:
-        lines.append(
-            f"  name: {ENGLISH}        # small and on board; a larger one of Hugging Face, such as roberta-base, reads better"
-        )
-    else:
-        lines.append(f"  name: {MULTILINGUAL}      # {', '.join(languages)}: a multilingual encoder, from Hugging Face")
-    if len(examples) < FEW:
-        lines.append(
-            f"  # {len(examples):,} questions are few: start from a reader (a run's model, or a question answering model)"
-        )
-    lines += ["data:", *_reader_data(files, dev, test, "" if found.stated or is_english else f", language: {told}")]
-    note = f"{100 * in_one:.0f} % of the passages fit into one window" if in_one < 1 else "every passage fits into one window"
-    lines.append(f"  max_length: {length}          # tokens; {note}")
-    lines.append(f"  doc_stride: {min(128, length // 3)}           # tokens that windows of a longer passage share")
-    if (cut := _enough(asked, 0.999, (24, 32, 48, 64, 96))) + min(128, length // 3) + 8 <= length:
-        lines.append(f"  max_question_length: {cut}")
-    if found.rejected > found.read / 100:
-        lines.append(
-            f"  max_rejected: {min(1.0, round(found.rejected / found.read + 0.01, 2)):g}      # of the questions: see above"
-        )
-        lines.append("  # repair_offsets: true    # moves an offset to where its answer stands, if that is one place")
-    lines += [
+    language = "" if found.stated or found.is_english else f", language: {found.told}"
+    lines = [
+        "task: reader",
+        *_reader_model(found),
+        "data:",
+        *_reader_data(files, dev, test, language),
+        *_reader_lengths(found),
         "train:",
-        f"  epochs: {4 if len(examples) < FEW else 2}",
+        f"  epochs: {4 if len(found.examples) < FEW else 2}",
         "  batch_size: 16",
         "optim:",
-        f"  lr: {'1.0e-4              # for a small encoder' if is_english else '3.0e-5              # for a base-sized one'}",
+        "  lr: 1.0e-4              # for a small encoder"
+        if found.is_english
+        else "  lr: 3.0e-5              # for a base-sized one",
     ]
-    if (longest := int(np.quantile(answers, 0.99))) > 30:
+    if (longest := int(np.quantile(found.answers, 0.99))) > 30:
         lines.append(f"predict: {{max_answer_length: {longest}}}   # tokens; one answer in a hundred is longer")
-    return lines, seen
+    return lines, list(_seen_of(found))
+
+
+def _seen_of(found: _Questions) -> Lines:
+    """What is said of questions."""
+    listed = " ".join(f"{name} {number:,}" for name, number in found.languages.most_common(6))
+    formats = ", ".join(sorted(found.formats))
+    yield f"{len(found.examples):,} questions about {len(found.passages):,} passages ({formats}), in {listed}"
+    yield (
+        f"passages of {np.median(found.read_tokens):.0f} tokens (the longest {found.read_tokens.max():,}), answers of "
+        f"{np.median(found.answers):.0f} (the longest {found.answers.max():,})"
+    )
+    if impossible := sum(example.is_impossible for example in found.examples):
+        yield f"{impossible:,} questions have no answer in their passage: scored as SQuAD v2"
+    if found.rejected:
+        why = ", ".join(f"{number:,} {reason}" for reason, number in found.reasons.most_common(3))
+        yield f"{found.rejected:,} of {found.read:,} questions cannot be trained on ({why}); the run names each"
+    if not found.stated:
+        taken = f"by the words it is {found.told}" if found.told else "taken for English"
+        yield f"neither rows nor file names state a language: {taken}"
+
+
+def _reader_model(found: _Questions) -> Lines:
+    yield "model:"
+    if found.is_english:
+        yield f"  name: {ENGLISH}        # small and on board; a larger one of Hugging Face, such as roberta-base, reads better"
+    else:
+        yield f"  name: {MULTILINGUAL}      # {', '.join(found.languages)}: a multilingual encoder, from Hugging Face"
+    if (number := len(found.examples)) < FEW:
+        yield f"  # {number:,} questions are few: start from a reader (a run's model, or a question answering model)"
+
+
+def _reader_lengths(found: _Questions) -> Lines:
+    """Windows, questions, and the rows that are too many to be rejected in silence."""
+    whole = found.read_tokens + int(np.quantile(found.asked, 0.95)) + 3
+    length = _enough(whole, FITS, LENGTHS)
+    in_one, stride = float((whole <= length).mean()), min(128, length // 3)
+    note = f"{100 * in_one:.0f} % of the passages fit into one window" if in_one < 1 else "every passage fits into one window"
+    yield f"  max_length: {length}          # tokens; {note}"
+    yield f"  doc_stride: {stride}           # tokens that windows of a longer passage share"
+    if (cut := _enough(found.asked, 0.999, (24, 32, 48, 64, 96))) + stride + 8 <= length:
+        yield f"  max_question_length: {cut}"
+    if (share := found.rejected / found.read) > 0.01:
+        yield f"  max_rejected: {min(1.0, round(share + 0.01, 2)):g}      # of the questions: see above"
+        yield "  # repair_offsets: true    # moves an offset to where its answer stands, if that is one place"
 
 
 def _told_language(passages: Sequence[str]) -> str:
