@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from raydist.errors import InputError
-from raydist.here import Here
 from raydist.retrieval.corpus_stages import Corpus
 from raydist.retrieval.prepare import open_corpora
 from raydist.retrieval.silver import COPY
@@ -29,7 +28,7 @@ def write_triplets(run: Run, target: Path) -> int:
     mined = Path(run.folder.path("mining", "silver.parquet"))
     if not mined.is_file():
         raise InputError(f"{run.folder.path()} has no mining/silver.parquet: triplets are of runs that mined (raydist mine)")
-    corpus = open_corpora(Run(run.config, Here()), ["train"])["train"]
+    corpus = open_corpora(run, ["train"])["train"]
     positives, negatives = _pairs(mined, run.config.mining.negative_p)
     written = 0
     with target.open("w", encoding="utf-8") as file:
