@@ -387,7 +387,7 @@ def report(
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
-    to: Annotated[str, typer.Option(metavar="KIND", help="hub-folder, sentence-transformers or triplets.")],
+    to: Annotated[str, typer.Option(metavar="KIND", help="hub-folder, sentence-transformers, triplets or onnx.")],
     out: Annotated[Path | None, typer.Option(help="Where; default: RUN/exported/KIND.")] = None,
 ) -> None:
     """A run's model or mined pairs, for other tools: a folder for the hub, one for sentence-transformers, triplets of texts.

@@ -46,7 +46,12 @@ def examine() -> Iterator[tuple[str, str]]:
     yield from _to_install()
 
 
-EXTRAS = {"documents": "PDF, DOCX, HTML and Markdown", "mlflow": "track.mlflow", "wandb": "track.wandb"}  # what each is for
+EXTRAS = {  # what each is for
+    "documents": "PDF, DOCX, HTML and Markdown",
+    "onnx": "export --to onnx",
+    "mlflow": "track.mlflow",
+    "wandb": "track.wandb",
+}
 
 
 def _to_install() -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ def export(folder: Path | str, kind: str, out: Path | str | None = None) -> Path
     """Write a run's model or pairs for other tools; returns where.
 
     hub-folder: the model with its card, to be pushed as it is. sentence-transformers: a retriever or cross-encoder, opened by
-    that library. triplets: gold and silver pairs with a wrong candidate each, as JSON Lines.
+    that library. triplets: gold and silver pairs with a wrong candidate each, as JSON Lines. onnx: model.onnx and tokenizer.
     """
     if kind not in KINDS:
         raise InputError(f"there is no export {kind!r}; there are {', '.join(KINDS)}")
@@ -71,8 +71,18 @@ def _triplets(run: Run, target: Path) -> None:
         )
 
 
+def _onnx(run: Run, target: Path) -> None:
+    from raydist.onnx_export import write_onnx
+
+    if not has_model(run.folder):
+        raise InputError(f"run {run.config.name!r} has no model yet: train it first (raydist train)")
+    write_card(run)
+    write_onnx(run.config.task, Path(run.folder.path("model")), target)
+
+
 KINDS: dict[str, Callable[[Run, Path], None]] = {
     "hub-folder": _hub_folder,
     "sentence-transformers": _sentence_transformers,
     "triplets": _triplets,
+    "onnx": _onnx,
 }

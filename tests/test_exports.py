@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from helpers.tiny_reader import write_reader
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from raydist.config import load_config, override, to_yaml
 from raydist.errors import InputError
@@ -96,6 +98,46 @@ def test_the_code_of_a_card_runs(retriever, name, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     exec(code, {})
     assert re.search(r"\d\.\d+", capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_a_retriever_as_onnx_embeds_as_it_does_itself(retriever, tmp_path):
+    runtime, _ = pytest.importorskip("onnxruntime"), pytest.importorskip("onnxscript")
+    from sentence_transformers import SentenceTransformer
+
+    folder = export(retriever.folder.path(), "onnx", tmp_path / "onnx")
+    assert {"model.onnx", "tokenizer.json", "README.md"} <= {file.name for file in folder.iterdir()}
+    session, tokenizer = runtime.InferenceSession(folder / "model.onnx"), AutoTokenizer.from_pretrained(folder)
+    texts = ["Who built it?", "Mina Orlov built the bridge in 1894, and it fell in 1911.", "Short"]
+    ours = SentenceTransformer(retriever.folder.path("model")).encode(texts)
+    for some in (texts, texts[:1]):  # of other sizes than those it was written with
+        inputs = tokenizer(some, padding=True, return_tensors="np")
+        (found,) = session.run(None, {one.name: inputs[one.name] for one in session.get_inputs()})
+        np.testing.assert_allclose(found, ours[: len(some)], atol=1e-5)
+
+
+def test_a_reader_as_onnx_has_the_same_logits(reader, tmp_path):
+    runtime, _ = pytest.importorskip("onnxruntime"), pytest.importorskip("onnxscript")
+    folder = export(reader, "onnx", tmp_path / "onnx")
+    session, tokenizer = runtime.InferenceSession(folder / "model.onnx"), AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer("Who built it?", "Mina Orlov built it. " * 9, return_tensors="np")
+    start, end = session.run(None, {one.name: inputs[one.name] for one in session.get_inputs()})
+    with torch.inference_mode():
+        plain = AutoModelForQuestionAnswering.from_pretrained(reader / "model")(**tokenizer_inputs(inputs))
+    np.testing.assert_allclose(start, plain.start_logits.numpy(), atol=1e-5)
+    np.testing.assert_allclose(end, plain.end_logits.numpy(), atol=1e-5)
+
+
+def tokenizer_inputs(inputs) -> dict:
+    return {name: torch.from_numpy(value) for name, value in inputs.items()}
+
+
+def test_onnx_without_its_packages_says_what_to_install(reader, tmp_path, monkeypatch):
+    from raydist import onnx_export
+
+    monkeypatch.setattr(onnx_export, "PACKAGES", ("absent_package",))
+    with pytest.raises(InputError, match=r"ONNX needs absent_package: pip install 'raydist\[onnx\]'"):
+        export(reader, "onnx", tmp_path / "onnx")
 
 
 @pytest.fixture
