@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from raydist.errors import Failure, InputError
-from raydist.terminal import complain
+from raydist.terminal import complain, escaped
 
 DONE, FAILED, WRONG_INPUT, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 UNREADABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
@@ -81,7 +81,7 @@ def _explain_unforeseen(error: Exception, why: str) -> None:
         or {"-v", "--verbose"} & set(sys.argv)
         or (kept := _kept(whole)) is None
     ):
-        sys.stderr.write(whole)
+        sys.stderr.write(escaped(whole))
         kept = ""
     complain(f"failed: {type(error).__name__}: {why[:500]}{here}")
     if kept:

@@ -30,7 +30,7 @@ from raydist.files.stage import (
     whole_manifest,
     write_manifest,
 )
-from raydist.files.storage import Storage
+from raydist.files.storage import Storage, Unreachable
 from raydist.terminal import Progress, say
 
 JOURNAL_SECONDS = 10.0  # between writes of finished parts' lines; those that a kill loses are read again
@@ -173,10 +173,14 @@ def finished_parts(stage: Stage, folder: Storage) -> dict[int, Line]:
         file = files[name]
         if name in noted and noted[name][0].bytes == file.size and (file.mtime_ns or 0) < noted[name][1]:
             return noted[name][0]
-        with contextlib.suppress(pa.ArrowException, OSError, ValueError):
+        try:
             line = describe_part(name, folder.read_bytes(name))
             if checksums.get(name, line.checksum) == line.checksum:
                 return line
+        except Unreachable:  # which says nothing of the part
+            raise
+        except (pa.ArrowException, OSError, ValueError):
+            pass
         folder.delete(name)
         return None
 

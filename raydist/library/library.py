@@ -135,9 +135,9 @@ class Library:
             raise InputError(f"this library is searched by {' or '.join(self.kinds)}, not by {kind!r}")
         if k < 1 or rerank < 0:
             raise InputError(f"search needs k of 1 or more and rerank of 0 or more, got {k} and {rerank}")
-        k, rerank = (min(number, max(1, self.passages)) for number in (k, rerank))
+        k, rerank, deep = (min(number, max(1, self.passages)) for number in (k, rerank, self.settings.depth))
         within, wanted = self.rows_where(where), max(k, rerank)
-        depth = max(wanted, self.settings.depth) if kind == "hybrid" else wanted
+        depth = max(wanted, deep) if kind == "hybrid" else wanted
         if not self.segments:
             return [[] for _ in questions]
         hits: dict[str, BestRows] = {}

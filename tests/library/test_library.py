@@ -251,3 +251,9 @@ def test_a_searcher_of_sentences_names_what_opens_a_library(tmp_path):
 def test_where_there_is_no_library_the_way_to_one_is_said(tmp_path):
     with pytest.raises(InputError, match="raydist index FOLDER"):
         Library.open(tmp_path)
+
+
+def test_more_results_than_there_are_passages_are_all_passages(tmp_path, with_vectors):
+    library = fresh(tmp_path, {"doc-1": 1, "doc-2": 2}, with_vectors)
+    for kind in ("bm25", "dense", "hybrid"):
+        assert library.search("bridge", 10**18, kind=kind) == library.search("bridge", library.passages, kind=kind)

@@ -173,3 +173,11 @@ def test_one_question_gives_a_list_and_several_give_lists(sentences, tmp_path):
     searcher = Searcher.open(published(tmp_path, sentences, formula={}))
     assert [searcher.search("Which bridge?", 3)] == searcher.search(["Which bridge?"], 3)
     assert searcher.search((), 3) == []
+
+
+@pytest.mark.parametrize("settings", [None, dense.DenseSettings()])
+def test_more_results_than_there_are_sentences_are_all_sentences(sentences, tmp_path, settings):
+    searcher = Searcher(published(tmp_path, sentences, settings, search={}, formula={}))
+    everything = searcher.search("river bridge long built", len(sentences))
+    assert searcher.search("river bridge long built", 10**18) == everything
+    assert len(everything) == len(sentences)
