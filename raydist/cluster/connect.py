@@ -94,7 +94,7 @@ class Cluster:
     @property
     def local_cpus(self) -> int:
         """Logical CPUs: enough that train workers and Ray Data never wait for each other."""
-        needed = self.config.max_workers + self.config.actors + 2
+        needed = self.config.max_workers + self.config.num_actors + 2
         return self.config.local_cpus or max(os.cpu_count() or 1, needed)
 
     def __exit__(self, *_: object) -> None:

@@ -37,6 +37,7 @@ class RayExecutor:
     threads: int = 1  # per part
     gpus: float = 0  # per part
     resources: Mapping[str, float] = field(default_factory=dict)  # another device: Ray's custom resources
+    max_cpus: int | None = None  # of tasks and actors together
     start: Callable[[], None] = lambda: None  # starts the cluster unless one is connected
 
     def lines(self, jobs: Sequence[Job]) -> Iterator[tuple[int, int, Line]]:
@@ -65,11 +66,13 @@ class RayExecutor:
     def _dataset(self, jobs: Sequence[Job]) -> Dataset:
         import ray
         import ray.data
-        from ray.data import ActorPoolStrategy, TaskPoolStrategy
+        from ray.data import ActorPoolStrategy, ExecutionResources, TaskPoolStrategy
 
         total = sum(len(job.numbers) for job in jobs)
         work = Work(ray.put(list(jobs)), self.threads)
         rows = ray.data.range(total, override_num_blocks=min(total, MOST_TASKS))
+        if self.max_cpus:
+            rows.context.execution_options.resource_limits = ExecutionResources.for_limits(cpu=self.max_cpus)
         tasks: dict[str, Any] = {"batch_size": 1, "num_cpus": 1}
         at_once = TaskPoolStrategy(size=max(1, min(self.actors, total)))
         uses_device = (self.gpus or self.resources) and any(job.stage.uses_model for job in jobs)

@@ -75,7 +75,7 @@ def _trainer(cluster: Cluster, config: Config, run: Storage, sets: TrainingSets,
         train_loop_config=given,
         torch_config=NodeAddresses(backend="nccl" if gpus else "gloo"),
         scaling_config=ScalingConfig(
-            num_workers=config.cluster.workers,
+            num_workers=config.cluster.num_workers,
             use_gpu=gpus > 0,
             resources_per_worker={"CPU": 1} | ({"GPU": gpus} if gpus else {}),
         ),

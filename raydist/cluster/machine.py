@@ -24,8 +24,9 @@ class RayMachine:
         self.cluster = cluster
 
     def executor(self, settings: ClusterConfig) -> RayExecutor:
-        threads = settings.threads_per_worker or max(1, (os.cpu_count() or 1) // settings.actors)
-        return RayExecutor(settings.actors, threads, settings.gpus_per_worker, start=self.cluster.start)
+        threads = settings.threads_per_worker or max(1, (os.cpu_count() or 1) // settings.num_actors)
+        limit, gpus = settings.max_cpus, settings.gpus_per_worker
+        return RayExecutor(settings.num_actors, threads, gpus, max_cpus=limit, start=self.cluster.start)
 
     def fit(self, config: Config, run: Storage, sets: Mapping[str, Any], callbacks: Sequence[Any] = ()) -> dict[str, Any]:
         from raydist.cluster.fit import fit

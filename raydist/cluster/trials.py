@@ -47,7 +47,7 @@ def sweep_cluster(config: Config, *, verbose: bool = False) -> Cluster:
     cluster = config.cluster
     if config.sweep and not cluster.address and not cluster.local_cpus:
         number = trials_at_once(config, {"CPU": float(os.cpu_count() or 1)}, local=True)
-        needed = number * max(cluster.max_workers, cluster.actors) + 2
+        needed = number * max(cluster.max_workers, cluster.num_actors) + 2
         cluster = cluster.model_copy(update={"local_cpus": max(needed, Cluster(cluster).local_cpus)})
     return Cluster(cluster, verbose=verbose)
 
@@ -55,13 +55,15 @@ def sweep_cluster(config: Config, *, verbose: bool = False) -> Cluster:
 def trials_at_once(config: Config, resources: Mapping[str, float], *, local: bool) -> int:
     """sweep.at_once, else as many trials as can run all their workers. A local cluster's logical CPUs are not cores."""
     assert config.sweep is not None
-    if config.sweep.at_once:
-        return config.sweep.at_once
     cluster = config.cluster
+    of_a_trial = max(cluster.max_workers, cluster.num_actors)
+    allowed = max(1, cluster.max_cpus // of_a_trial) if cluster.max_cpus else None
+    if config.sweep.at_once:
+        return min(config.sweep.at_once, allowed or config.sweep.at_once)
     cpus = resources.get("CPU", 1.0)
     if local:
         cpus = min(cpus, os.cpu_count() or 1)
-    most = cpus // max(cluster.max_workers, cluster.actors)
+    most = min(cpus // of_a_trial, allowed or cpus)
     if cluster.gpus_per_worker:
         most = min(most, resources.get("GPU", 0.0) // (cluster.gpus_per_worker * cluster.max_workers))
     return max(1, int(most))

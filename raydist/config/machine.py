@@ -28,17 +28,38 @@ class ClusterConfig(Section):
     )
     gpus_per_worker: float = key(0, "GPUs of each training worker; fractions are allowed", NOTHING, unit="GPUs", ge=0)
     actors: int = key(1, "Model replicas of a Ray Data stage", NOTHING, unit="processes", ge=1)
+    max_cpus: int | None = key(
+        None,
+        "CPUs of the cluster that a run takes at once, for training workers, actors and tasks; null: what they ask for",
+        NOTHING,
+        unit="CPUs",
+        ge=1,
+        later=True,
+    )
     max_failures: int = key(3, "Lost training workers that a run tolerates; -1: any number", NOTHING, unit="failures", ge=-1)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if isinstance(self.workers, tuple) and self.workers[0] > self.workers[1]:
             raise ValueError(f"workers [min, max] should not fall, got {list(self.workers)}")
+        least = self.workers[0] if isinstance(self.workers, tuple) else self.workers
+        if self.max_cpus and least > self.max_cpus:
+            raise ValueError(f"workers take a CPU each: {least} are more than max_cpus ({self.max_cpus}) allows")
         return self
 
     @property
     def max_workers(self) -> int:
-        return self.workers[1] if isinstance(self.workers, tuple) else self.workers
+        most = self.workers[1] if isinstance(self.workers, tuple) else self.workers
+        return min(most, self.max_cpus or most)
+
+    @property
+    def num_workers(self) -> int | tuple[int, int]:
+        """The number of train workers, or its range."""
+        return (self.workers[0], self.max_workers) if isinstance(self.workers, tuple) else self.workers
+
+    @property
+    def num_actors(self) -> int:
+        return min(self.actors, self.max_cpus or self.actors)
 
 
 class TrackConfig(Section):

@@ -120,7 +120,7 @@ class Run:
     def threads(self) -> int:
         """Threads per actor."""
         cluster = self.config.cluster
-        return cluster.threads_per_worker or max(1, (os.cpu_count() or 1) // cluster.actors)
+        return cluster.threads_per_worker or max(1, (os.cpu_count() or 1) // cluster.num_actors)
 
     def beside(self, name: str, changes: Mapping[str, Any] | None = None) -> Run:
         """Another run in the same storage, with some settings changed."""

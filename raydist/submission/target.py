@@ -20,6 +20,7 @@ from raydist.doctor import find_token
 from raydist.errors import InputError
 
 TIMEOUT_S = 10.0
+NO_PORT = -1  # of an agent whose port was taken
 DASHBOARD = "http://127.0.0.1:8265"
 MODE_PATH = "/api/authentication_mode"
 
@@ -54,6 +55,12 @@ def reach(address: str | None, *, insecure: bool = False, same_versions: bool = 
     dashboard = Dashboard(dashboard_url(address))
     problems = list(dashboard.version_problems() if same_versions else ())
     nodes = [] if problems else dashboard.nodes()
+    if same_versions and any(node.get("isHeadNode") and node.get("dashboardAgentListenPort") == NO_PORT for node in nodes):
+        problems.append(
+            f"the cluster at {dashboard.url} takes no jobs: the agent of its head has no port. Most likely another Ray on that "
+            f"machine holds it; start the head with a port of its own, as in ray start --head "
+            f"--dashboard-agent-listen-port=52366"
+        )
     is_here = all(map(_runs_here, nodes)) if nodes else is_loopback(dashboard.url)
     if not dashboard.is_authenticated and not is_here and not insecure:
         problems.append(

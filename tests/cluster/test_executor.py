@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from helpers.own_workers import own_workers
-from helpers.stages import Device, Many, Squares, SquaresByModel, Waiting, contents, make
+from helpers.stages import Crowd, CrowdByModel, Device, Many, Squares, SquaresByModel, Waiting, contents, make
 
 from raydist import terminal
 from raydist.cluster.executor import RayExecutor
@@ -43,6 +43,16 @@ def test_one_and_three_actors_write_the_same_bytes(on_ray, squares, tmp_path):
         assert made.rows == 60
         assert [part.info["first"] for part in made.manifest.parts] == [0, 10, 20, 30, 40, 50]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("kind", "layout"), [(Crowd, {"actors": 8}), (CrowdByModel, DEVICE)], ids=["tasks", "operators"])
+@pytest.mark.parametrize("max_cpus", [1, 3])
+def test_a_run_takes_no_more_cpus_than_it_may(on_ray, tmp_path, kind, layout, max_cpus):
+    log = tmp_path / "at_work"
+    log.mkdir()
+    stage = kind(8, str(log))
+    assert on_ray(stage, max_cpus=max_cpus, **layout).rows == 8
+    assert stage.most_at_once() <= max_cpus
 
 
 def test_a_part_is_told_when_it_is_done_and_not_with_the_next_one(on_ray, tmp_path, monkeypatch):

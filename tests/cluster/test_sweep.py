@@ -233,6 +233,14 @@ def test_no_more_trials_run_at_once_than_have_all_their_workers(workers, resourc
     assert trials_at_once(config, resources, local=False) == number
 
 
+def test_a_quota_bounds_the_trials_at_once():
+    settings = ["cluster.workers=2", "cluster.max_cpus=5"]
+    config = load_config("debug_sweep", settings).config
+    assert trials_at_once(config, {"CPU": 64.0}, local=False) == 2
+    config = load_config("debug_sweep", [*settings, "sweep.at_once=9"]).config
+    assert trials_at_once(config, {"CPU": 64.0}, local=False) == 2
+
+
 def test_gpus_bound_the_trials_too_and_a_local_cluster_has_cpus_for_all():
     config = load_config("debug_sweep", ["cluster.workers=2", "cluster.gpus_per_worker=1"]).config
     assert trials_at_once(config, {"CPU": 64.0, "GPU": 4.0}, local=False) == 2

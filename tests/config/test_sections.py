@@ -80,3 +80,10 @@ def test_without_a_word_the_parameters_of_config_and_index_are_the_same():
         index = override(Config(), {"index.dense": kind}).index
         assert DenseSettings(**index.dense_settings()) == DenseSettings(kind)
         assert DenseSearch(**index.dense_search()) == DenseSearch()
+
+
+def test_a_quota_of_cpus_bounds_workers_and_actors():
+    cluster = load_config("debug_reader", ["cluster.workers=[2,8]", "cluster.actors=9", "cluster.max_cpus=4"]).config.cluster
+    assert (cluster.num_workers, cluster.max_workers, cluster.num_actors) == ((2, 4), 4, 4)
+    with pytest.raises(ConfigError, match=r"cluster: workers take a CPU each: 5 are more than max_cpus \(4\) allows"):
+        load_config("debug_reader", ["cluster.workers=5", "cluster.max_cpus=4"])

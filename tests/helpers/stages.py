@@ -4,6 +4,7 @@ They stand here and not in test modules since workers of a Ray cluster cannot im
 """
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -106,6 +107,50 @@ class Device(Stage):
     def at_work(self) -> list[list[float]]:
         """(begin, end) of the model's work on each part, in order."""
         return sorted([float(when) for when in line.split()] for line in Path(self.log).read_text().splitlines())
+
+
+@dataclass(frozen=True)
+class Crowd(Stage):
+    """Notes in a folder how many of its tasks run at once: those that read, and those that make and write."""
+
+    name: ClassVar[str] = "crowd"
+
+    number_of_parts: int
+    log: str = field(metadata=ASIDE)
+
+    @property
+    def parts(self) -> int:
+        return self.number_of_parts
+
+    def read(self, number: int) -> int:
+        self._work()
+        return number
+
+    def open(self, worker: Worker) -> Callable[[int], int]:
+        return lambda number: number
+
+    def store(self, made: int, number: int, folder: Storage) -> Part:
+        self._work()
+        return Part(pa.table({"n": [made]}))
+
+    def _work(self) -> None:
+        with tempfile.NamedTemporaryFile(dir=self.log):
+            here = len(os.listdir(self.log))
+            time.sleep(0.2)
+            here = max(here, len(os.listdir(self.log)))
+        with open(f"{self.log}.seen", "a") as file:
+            file.write(f"{here}\n")
+
+    def most_at_once(self) -> int:
+        return max(int(line) for line in Path(f"{self.log}.seen").read_text().splitlines())
+
+
+@dataclass(frozen=True)
+class CrowdByModel(Crowd):
+    """The same on a device: three operators."""
+
+    name: ClassVar[str] = "crowd_by_model"
+    uses_model: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

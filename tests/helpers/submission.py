@@ -43,8 +43,9 @@ def working_dir(tmp_path, monkeypatch) -> Path:
 class Dashboard:
     """Answers what preflight asks, in the shape that Ray 2.60 gives; remembers whatever else is sent."""
 
-    def __init__(self, *, version=RAY, python=PYTHON, mode="token", host="elsewhere") -> None:
+    def __init__(self, *, version=RAY, python=PYTHON, mode="token", host="elsewhere", agent=52365) -> None:
         node = {"state": "ALIVE", "nodeManagerHostname": host, "rayletSocketName": "/nowhere/raylet"}
+        node |= {"isHeadNode": True, "dashboardAgentListenPort": agent}
         answers = {
             "/api/authentication_mode": {"authentication_mode": mode},
             "/api/version": {"version": "4", "ray_version": version},

@@ -44,6 +44,15 @@ def test_another_python_is_named(dashboard, capsys):
     assert "runs Python 3.9.18" in said
 
 
+def test_a_head_whose_agent_has_no_port_is_named_with_the_option(dashboard, capsys):
+    arguments = ["evaluate", "bridges.yaml", "storage=s3://b/runs", "--address"]
+    said = refused(capsys, *arguments, dashboard(agent=-1))
+    assert "1 problem\n" in said
+    assert "takes no jobs: the agent of its head has no port" in said
+    assert "--dashboard-agent-listen-port=" in said
+    assert reach(dashboard()).nodes == 1
+
+
 def test_a_wrong_token_and_none_are_told_apart(dashboard, capsys, monkeypatch):
     url = dashboard()
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
