@@ -18,8 +18,8 @@ The measures, and what `--check` bounds:
 - hops / jumps back / re-entries of journeys, which journeys.py defines, between files and between packages: a question from its
   file to its score (a run of the reader); a sentence to a search hit (an index, and a search in it); the same with mining and
   training between the two. A journey does not enter the other's packages, the sample world and reports. Code with types can be
-  followed further than code that passes dicts, so figures of unlike trees compare with care. An entry is FILE:FUNCTION;
-  several, with commas.
+  followed further than code that passes dicts, so figures of unlike trees compare with care: the number of functions on the way
+  stands beside them. An entry is FILE:FUNCTION; several, with commas.
 """
 
 from __future__ import annotations
@@ -250,7 +250,12 @@ def rows(measures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "longest functions", _listed([f"{length} {name}" for name, length in measures["longest_functions"].items()]).lstrip()
     for name, path in JOURNEYS.items():
         files, packages = (Distance(**measures["journeys"][name][kind]) for kind in ("files", "packages"))
-        yield path.title, f"{files} between {files.places} files, {packages} between {packages.places} packages"
+        walk = f"{files} between {files.places} files, {packages} between {packages.places} packages"
+        yield path.title, f"{walk}; {files.functions} functions, a re-entry of a package in {_every(packages)}"
+
+
+def _every(distance: Distance) -> str:
+    return f"{distance.functions / distance.re_entries:.0f}" if distance.re_entries else "none"
 
 
 def _listed(names: Sequence[str] | Mapping[str, int]) -> str:

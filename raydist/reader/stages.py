@@ -186,13 +186,10 @@ def row_groups(examples: Made) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class ExampleKeys(Stage):
-    """Row groups of examples -> hashes of the normalised texts of their questions and passages."""
-
-    name: ClassVar[str] = "example_keys"
+class GroupStage(Stage):
+    """A part for each row group of examples."""
 
     examples: Made
-    choice: Choice | None
 
     @cached_property
     def groups(self) -> list[tuple[int, int]]:
@@ -201,6 +198,15 @@ class ExampleKeys(Stage):
     @property
     def parts(self) -> int:
         return len(self.groups)
+
+
+@dataclass(frozen=True)
+class ExampleKeys(GroupStage):
+    """Row groups of examples -> hashes of the normalised texts of their questions and passages."""
+
+    name: ClassVar[str] = "example_keys"
+
+    choice: Choice | None
 
     def open(self, worker: Worker) -> Callable[[int], Part]:
         def make(number: int) -> Part:
@@ -233,13 +239,12 @@ class WindowCounts:
 
 
 @dataclass(frozen=True)
-class Windows(Stage):
+class Windows(GroupStage):
     """Row groups of examples -> windows of tokens."""
 
     name: ClassVar[str] = "windows"
     kind: ClassVar[str] = "arrow"
 
-    examples: Made
     tokenizer: Model
     choice: Choice | None
     max_length: int
@@ -247,14 +252,6 @@ class Windows(Stage):
     doc_stride: int
     no_answer_windows: str
     passage_first: bool = field(default=False, metadata=LATER)
-
-    @cached_property
-    def groups(self) -> list[tuple[int, int]]:
-        return row_groups(self.examples)
-
-    @property
-    def parts(self) -> int:
-        return len(self.groups)
 
     def open(self, worker: Worker) -> Callable[[int], Part]:
         from transformers import AutoTokenizer
