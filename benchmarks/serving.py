@@ -27,11 +27,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import requests
+from pydantic import BaseModel
 
 CLIENTS = (1, 8, 32)
 TARGETS = {1: 1.0, 32: 2.0}  # throughput, ours / theirs
@@ -42,18 +44,18 @@ START_S = 180
 # --- the plain app ---------------------------------------------------------------------------------------------------
 
 
+class Body(BaseModel):
+    question: str
+
+
 def peer_app(texts: Sequence[str], encoder: str, reader: str) -> Any:
     import bm25s
     import torch
     from fastapi import FastAPI
-    from pydantic import BaseModel
     from sentence_transformers import SentenceTransformer
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
     from raydist.asking.calibration import RANK_COST
-
-    class Body(BaseModel):
-        question: str
 
     def words(of: Sequence[str]) -> Any:
         return bm25s.tokenize(list(of), lower=True, stopwords=None, show_progress=False)
@@ -191,19 +193,27 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def load(address: str, questions: Sequence[str], clients: int, seconds: float) -> tuple[float, list[float]]:
-    """Answers per second, and the seconds of each, of clients that ask one question after another."""
-    took: list[float] = []
+@dataclass
+class Load:
+    """What clients that ask one question after another got: answers per second, seconds of each, the text for each question."""
+
+    rate: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+def load(address: str, questions: Sequence[str], clients: int, seconds: float) -> Load:
+    done = Load()
     ends = time.perf_counter() + seconds
 
     def ask(number: int) -> None:
         with requests.Session() as session:
             while time.perf_counter() < ends:
-                begun = time.perf_counter()
-                session.post(
-                    f"{address}/v1/ask", json={"question": questions[number % len(questions)]}, timeout=120
-                ).raise_for_status()
-                took.append(time.perf_counter() - begun)
+                question, begun = questions[number % len(questions)], time.perf_counter()
+                answer = session.post(f"{address}/v1/ask", json={"question": question}, timeout=120)
+                answer.raise_for_status()
+                done.seconds.append(time.perf_counter() - begun)
+                done.texts[question] = answer.json()["text"]
                 number += clients
 
     begun = time.perf_counter()
@@ -212,34 +222,31 @@ def load(address: str, questions: Sequence[str], clients: int, seconds: float) -
         thread.start()
     for thread in threads:
         thread.join()
-    return len(took) / (time.perf_counter() - begun), took
-
-
-def answers(address: str, questions: Sequence[str]) -> list[str]:
-    return [requests.post(f"{address}/v1/ask", json={"question": q}, timeout=120).json()["text"] for q in questions]
+    done.rate = len(done.seconds) / (time.perf_counter() - begun)
+    return done
 
 
 def compare(sides: dict[str, str], questions: Sequence[str], seconds: float, rounds: int) -> bool:
     """Print the table; whether the targets are reached."""
-    same = np.mean([a == b for a, b in zip(*(answers(address, questions[:50]) for address in sides.values()))])
-    print(f"equal answers: {same:.0%} of {len(questions[:50])}")
     print(f"{'clients':>7}  {'':8}{'per second':>11}{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}")
-    reached = True
+    reached, texts = True, {name: {} for name in sides}
     for clients in CLIENTS:
-        found: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in sides}
+        found: dict[str, list[Load]] = {name: [] for name in sides}
         for number in range(rounds):
             for name in sorted(sides, reverse=bool(number % 2)):
                 found[name].append(load(sides[name], questions, clients, seconds))
+                texts[name] |= found[name][-1].texts
         for name, results in found.items():
-            p50, p95, p99 = np.percentile([value for _, took in results for value in took], (50, 95, 99)) * 1000
-            print(
-                f"{clients:7}  {name:8}{np.median([rate for rate, _ in results]):11.2f}{p50:9.0f}{p95:9.0f}{p99:9.0f}",
-                flush=True,
-            )
-        ratio = float(np.median([ours[0] / theirs[0] for ours, theirs in zip(found["raydist"], found["plain"])]))
+            p50, p95, p99 = np.percentile([value for each in results for value in each.seconds], (50, 95, 99)) * 1000
+            rate = np.median([each.rate for each in results])
+            print(f"{clients:7}  {name:8}{rate:11.2f}{p50:9.0f}{p95:9.0f}{p99:9.0f}", flush=True)
+        ratio = float(np.median([ours.rate / theirs.rate for ours, theirs in zip(found["raydist"], found["plain"])]))
         target = TARGETS.get(clients)
         print(f"{clients:7}  {ratio:.2f} x" + (f", target {target:g} x" if target else ""), flush=True)
         reached &= target is None or ratio >= target
+    both = [question for question in texts["plain"] if question in texts["raydist"]]
+    same = np.mean([texts["plain"][question] == texts["raydist"][question] for question in both])
+    print(f"equal answers: {same:.1%} of {len(both)} questions")
     return reached
 
 

@@ -104,6 +104,7 @@ class Server:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # a client could name any address
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=self._drain,
         )

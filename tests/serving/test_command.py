@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,43 +16,51 @@ from raydist.cli import job
 from raydist.serving.settings import serving_settings
 
 
-def test_the_command_serves_until_it_is_told_to_end_and_answers_what_it_has_accepted(opening, tmp_path):
+@contextmanager
+def running(opening, log: Path, *arguments: str):
+    """The command in a process of its own, when it answers: (process, address)."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "raydist",
-        "serve",
-        opening.index,
-        "--reader",
-        opening.settings["reader"],
-        "--port",
-        str(port),
-    ]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=Path(__file__).parents[2])
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "raydist", "serve", opening.index, "--reader", opening.settings["reader"], "--port", port]
+    with log.open("wb") as output:
+        process = subprocess.Popen([*command, *arguments], stdout=output, stderr=output, cwd=Path(__file__).parents[2])
     try:
         address = f"http://127.0.0.1:{port}"
-        until(lambda: requests.get(f"{address}/readyz", timeout=5).status_code == 200, 120)
-
-        def ask(_):
-            return requests.post(f"{address}/v1/ask", json={"question": "Who built the tower?", "k": 4}, timeout=60).status_code
-
-        with ThreadPoolExecutor(8) as clients:
-            asked = [clients.submit(ask, number) for number in range(8)]
-            until(lambda: any(each.done() for each in asked))
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
-            statuses = {each.result() for each in asked if not each.exception()}
-        assert statuses == {200}
+        until(lambda: requests.get(f"{address}/readyz", timeout=5).status_code == 200, 180)
+        yield process, address
     finally:
         process.kill()
+
+
+def ask(address: str) -> int:
+    return requests.post(f"{address}/v1/ask", json={"question": "Who built the tower?", "k": 4}, timeout=60).status_code
+
+
+def test_the_command_serves_until_it_is_told_to_end_and_answers_what_it_has_accepted(opening, tmp_path):
+    with running(opening, tmp_path / "log") as (process, address), ThreadPoolExecutor(8) as clients:
+        asked = [clients.submit(ask, address) for _ in range(8)]
+        until(lambda: any(each.done() for each in asked))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert {each.result() for each in asked if not each.exception()} == {200}
     written = (tmp_path / "log").read_text()
-    assert f"bridges answers on http://127.0.0.1:{port} (POST /v1/ask, /v1/search)" in written
+    assert f"bridges answers on {address} (POST /v1/ask, /v1/search)" in written
     assert "note: probabilities are not calibrated" in written
     assert "POST /v1/ask 200" in written
+    assert "tower" not in written
+    assert "Traceback" not in written
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_on_ray_the_command_serves_the_same_way(opening, tmp_path):
+    with running(opening, tmp_path / "log", "--ray", "serving.cpus=0.5") as (process, address):
+        assert [ask(address) for _ in range(3)] == [200] * 3
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    written = (tmp_path / "log").read_text()
+    assert f"bridges answers on {address}" in written
     assert "tower" not in written
     assert "Traceback" not in written
 

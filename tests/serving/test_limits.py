@@ -149,10 +149,11 @@ def test_a_question_of_ten_megabytes_is_413_and_the_next_is_answered(guarded):
 def test_a_client_that_asks_too_often_is_429_until_later(guarded):
     slow = Slow()
     slow.may.set()
-    address = guarded(slow, rate=2, burst=3)
+    address = guarded(slow, rate=0.5, burst=3)
     answers = [ask(address) for _ in range(5)]
     assert [answer.status_code for answer in answers][:4] == [200, 200, 200, 429]
-    assert answers[3].headers["Retry-After"] == "1"
+    assert answers[3].headers["Retry-After"] == "2"
+    assert ask(address, headers=HEADERS | {"X-Forwarded-For": "10.0.0.9"}).status_code == 429, "an address cannot be made up"
     assert requests.get(f"{address}/healthz", timeout=30).status_code == 200
     until(lambda: ask(address).status_code == 200)
 
