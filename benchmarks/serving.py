@@ -210,7 +210,7 @@ def load(address: str, questions: Sequence[str], clients: int, seconds: float) -
         with requests.Session() as session:
             while time.perf_counter() < ends:
                 question, begun = questions[number % len(questions)], time.perf_counter()
-                answer = session.post(f"{address}/v1/ask", json={"question": question}, timeout=120)
+                answer = session.post(f"{address}/v1/ask", json={"question": question}, timeout=300)
                 answer.raise_for_status()
                 done.seconds.append(time.perf_counter() - begun)
                 done.texts[question] = answer.json()["text"]
@@ -272,7 +272,19 @@ def main() -> None:
         (here / "config.yaml").write_text("task: documents\nasking: {products: fp32}\n")
         ports = {"raydist": free_port(), "plain": free_port()}
         commands = {
-            "raydist": [sys.executable, "-m", "raydist", "serve", index, "serving.rate=null", "--reader", reader, "-k", str(K)],
+            "raydist": [
+                sys.executable,
+                "-m",
+                "raydist",
+                "serve",
+                index,
+                "serving.rate=null",
+                "serving.timeout=300",
+                "--reader",
+                reader,
+                "-k",
+                str(K),
+            ],
             "plain": [sys.executable, __file__, "--peer", str(here / "texts.json"), reader, str(ports["plain"])],
         }
         commands["raydist"] += ["--port", str(ports["raydist"])]
