@@ -43,7 +43,7 @@ def test_no_pair_of_a_held_out_question_trains_or_is_mined(run, corpus):
     held_out = corpus.dev.read("questions")
     ids, keys = set(held_out["question_id"].to_pylist()), {duplicate_keys(text)[0] for text in held_out["text"].to_pylist()}
     assert len(ids) == corpus.dev.num_questions > 5
-    assert len(ids) + corpus.num_questions == 66
+    assert len(ids) + corpus.num_questions == 40
     for name in ("labelled_pairs", "candidates", "silver"):
         (folder,) = of_stage(run, name)
         asked = [file for file in folder.files() if file.endswith(".parquet")]
@@ -108,5 +108,5 @@ def test_a_corpus_of_its_own_may_be_dev(run, tmp_path):
     other = Run(load_config("debug_retrieval", given).config, Here())
     corpora = open_corpora(other)
     assert corpora.keys() == {"train", "sample"}
-    assert corpora["train"].num_questions == 66
+    assert corpora["train"].num_questions == 40
     assert corpora["train"].dev.num_questions == 9
