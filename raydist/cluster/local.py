@@ -1,19 +1,21 @@
-"""A local Ray: restarts a slow start, reports its death, yields the CPU to training."""
+"""A local Ray: restarts a slow start, reports its death, yields the CPU to training, and dies with its command."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
+import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from raydist import orphans
 from raydist.errors import Failure, InputError
 from raydist.terminal import say
 
@@ -27,6 +29,7 @@ ENVIRONMENT = {
     "RAY_num_workers_soft_limit": "0",
     "RAY_idle_worker_killing_time_threshold_ms": "300000",
     "RAY_health_check_failure_threshold": "1000",  # this process watches instead; a busy machine is not a dead one
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on a Mac: the node's address is 127.0.0.1, out of reach of other machines
 }
 # Processes that train or will train. The rest of Ray is idle meanwhile, but each process wakes up a hundred times a second
 # (0.6 % of a core). When training uses all cores, a delayed thread holds up the others at the end of every matrix product.
@@ -44,29 +47,20 @@ class LocalRay:
     """A cluster owned by this process."""
 
     def __init__(self, *, hush: bool, **options: Any) -> None:
-        import ray
-
-        for number in range(STARTS):
-            others = _children()
-            try:
-                with hushed() if hush else contextlib.nullcontext():
-                    ray.init(address="local", **options)
-                break
-            except Exception as error:
-                _kill(_children() - others)
-                if isinstance(error, OSError) and error.filename:
-                    raise InputError(
-                        f"Ray cannot start here: {error.filename}: {error.strerror}; it needs a home folder (HOME) and a "
-                        f"temporary one (RAY_TMPDIR, else /tmp) that it may write to"
-                    ) from None
-                if "timed out during startup" not in str(error):
-                    raise
-                if number + 1 == STARTS:
-                    raise NotStarted(
-                        f"Ray did not start on this machine in {STARTS} attempts of half a minute. End other programs and run "
-                        f"the same command again; Ray's own logs are in {tempfile.gettempdir()}/ray/session_latest/logs"
-                    ) from None
-                say("Ray did not start within half a minute, perhaps because the machine is busy: trying again")
+        self.before = _stay_on_this_machine()
+        self.orphans = subprocess.Popen(
+            [sys.executable, "-P", orphans.__file__, str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is not for it
+        )
+        others = _children()
+        try:
+            _start(hush, options)
+        except BaseException:
+            self._forget()
+            raise
         self.over = threading.Event()
         self.stood_back: set[psutil.Process] | None = None  # all processes when Ray's were made to yield
         own = {process: _title(process) for process in _children() - others}
@@ -74,6 +68,11 @@ class LocalRay:
         if not options.get("log_to_driver"):
             _kill({process for process, title in own.items() if title == LOGS})
         threading.Thread(target=self._watch, args=(needed,), daemon=True).start()
+
+    def _forget(self) -> None:
+        self.orphans.kill()
+        self.orphans.wait()
+        _stay_on_this_machine(self.before)
 
     def stand_back(self, whether: bool = True) -> None:
         """Restrict Ray's other processes to cores that training leaves idle (Linux's SCHED_IDLE), or restore this process's
@@ -102,6 +101,7 @@ class LocalRay:
 
         self.over.set()
         ray.shutdown()
+        self._forget()
 
     def _watch(self, needed: dict[psutil.Process, str]) -> None:
         """Report the death of a needed process and exit: nothing can continue, and every file is whole or absent."""
@@ -113,6 +113,44 @@ class LocalRay:
                 print(f"\nfailed: {why}; the same command goes on where this one stopped", file=sys.stderr, flush=True)
                 _kill(_children())
                 os._exit(1)
+
+
+def _start(hush: bool, options: Mapping[str, Any]) -> None:
+    """Start Ray, several times if that takes too long."""
+    import ray
+
+    for number in range(STARTS):
+        others = _children()
+        try:
+            with hushed() if hush else contextlib.nullcontext():
+                ray.init(address="local", **options)
+            return
+        except Exception as error:
+            _kill(_children() - others)
+            if isinstance(error, OSError) and error.filename:
+                raise InputError(
+                    f"Ray cannot start here: {error.filename}: {error.strerror}; it needs a home folder (HOME) and a "
+                    f"temporary one (RAY_TMPDIR, else /tmp) that it may write to"
+                ) from None
+            if "timed out during startup" not in str(error):
+                raise
+            if number + 1 == STARTS:
+                raise NotStarted(
+                    f"Ray did not start on this machine in {STARTS} attempts of half a minute. End other programs and run "
+                    f"the same command again; Ray's own logs are in {tempfile.gettempdir()}/ray/session_latest/logs"
+                ) from None
+            say("Ray did not start within half a minute, perhaps because the machine is busy: trying again")
+
+
+def _stay_on_this_machine(wanted: bool | None = None) -> bool:
+    """Tell Ray, which may be imported already, what the environment says of its address (or what is given); returns the setting
+    before. Ray's own argument for the address, `_node_ip_address`, does not take a loopback one.
+    """
+    from ray._private import ray_constants
+
+    before, own = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR) == "1"
+    ray_constants.ENABLE_RAY_CLUSTER = own if wanted is None else wanted
+    return before
 
 
 @functools.cache

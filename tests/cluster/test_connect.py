@@ -1,14 +1,21 @@
 """Joining a cluster, or starting one on this machine."""
 
+import contextlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
+from lab import title
 
 from raydist.cluster.connect import Cluster
 from raydist.cluster.local import NotStarted
 from raydist.config import ClusterConfig
+from raydist.orphans import of_session
+
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 def test_the_environment_of_a_local_cluster_ends_with_it(monkeypatch):
@@ -137,3 +144,24 @@ def test_a_home_that_cannot_be_written_is_named_before_ray_starts(tmp_path):
     assert done.returncode == 2, done.stderr
     assert f"error: Ray cannot start here: {home}/.ray: " in done.stderr
     assert "it needs a home folder (HOME)" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="Linux alone lists what listens in a file")
+def test_a_local_ray_listens_on_the_loopback_address_alone(cluster):
+    import ray.data
+
+    ray.data.range(2, override_num_blocks=2).map(lambda row: row).take_all()  # so that there are workers
+    ours = psutil.Process()
+    processes = [ours, *ours.children(recursive=True)]
+    found = {title(process) for process in processes}
+    assert {"gcs_server", "raylet"} <= found
+    assert len(found) > 4, found
+    assert "raylet" in map(title, of_session(os.getpid())), "what would be ended after a kill"
+    listening = {}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            sockets = process.net_connections("tcp")  # it reads /proc/net/tcp and tcp6
+            listening[title(process)] = {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
+    assert listening["gcs_server"], "it does listen"
+    open_to_all = {name: addresses - LOOPBACK for name, addresses in listening.items()}
+    assert not {name: addresses for name, addresses in open_to_all.items() if addresses}
