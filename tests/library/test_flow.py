@@ -115,7 +115,7 @@ def test_the_command_line_shows_where_passages_stand_and_gives_json(run, tmp_pat
 
 
 def test_options_of_documents_are_refused_for_sentences(tmp_path):
-    with pytest.raises(InputError, match="no index of documents"):
+    with pytest.raises(InputError, match="not an index of documents"):
         search_index(str(tmp_path), "who?", 3, False, where="year = 3")
 
 
