@@ -95,7 +95,7 @@ def test_the_threshold_of_dev_serves_the_test_sets_also_where_dev_is_not_asked_f
     unanswered = {id for id, text in run.folder.read_json("predictions/hard.json").items() if not text}
     assert unanswered == {id for id, difference in differences.items() if difference > metrics["dev.null_threshold"]}
     said = capsys.readouterr().out
-    assert ("dev: scored, too" in said) == (split == "hard")
+    assert ("dev: scored as well" in said) == (split == "hard")
     assert "tuned on its own answers" not in said
 
 

@@ -418,7 +418,7 @@ def test_numbers_that_suit_the_size():
             300,
             r"24 units cannot be cut into 5 equal parts: set index\.pq\.m to one of 1, 2, 3, 4, 6",
         ),
-        (DenseSettings("pq", pq_bits=12), 3000, r"index\.pq\.bits 12 wants 4,096 vectors .* has 3,000: set it to 11 or less"),
+        (DenseSettings("pq", pq_bits=12), 3000, r"index\.pq\.bits 12 needs 4,096 vectors .* has 3,000: set it to 11 or less"),
     ],
 )
 def test_what_cannot_be_built_is_refused_before_anything_is_written(tmp_path, settings, rows, wrong):
