@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raydist.asking.questions import read_questions
-from raydist.cli import read_text
+from raydist.cli_ask import read_text
 from raydist.config import find_config
 from raydist.corpus.examples import plan_splits
 from raydist.corpus.formats import open_corpus
