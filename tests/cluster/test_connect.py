@@ -105,7 +105,7 @@ def test_a_start_that_took_too_long_is_tried_again_and_leaves_no_process(monkeyp
             with pytest.raises(NotStarted, match="in 3 attempts of half a minute"):
                 cluster.start()
     assert [process.wait(timeout=10) for process in begun] == [-9] * failures
-    assert capsys.readouterr().out.count("once more") == min(failures, 2)
+    assert capsys.readouterr().out.count("trying again") == min(failures, 2)
 
 
 def test_training_may_end_while_newcomers_are_looked_for(monkeypatch):
