@@ -93,7 +93,7 @@ def outcomes(runs: Path) -> Iterator[tuple[str, str]]:
             if path.is_file() and inside.parts[0] != "stages" and not {"checkpoints", "best"} & set(inside.parts):
                 yield inside.as_posix(), digest_file(path)
     stages: dict[str, list[str]] = {}
-    for folder in sorted((runs / "stages").iterdir()):
+    for folder in sorted(filter(Path.is_dir, (runs / "stages").iterdir())):
         files = sorted(path for path in folder.rglob("*") if path.suffix in (".parquet", ".arrow", ".npy"))
         parts = [f"{path.relative_to(folder)} {digest_file(path)}" for path in files]
         stages.setdefault(folder.name.rpartition("-")[0], []).append(digest("\n".join(parts).encode()))
