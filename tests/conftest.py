@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,12 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 
 def pytest_addoption(parser):
     parser.addoption("--data-dir", default=str(CHECKOUT.parent / "shared" / "data"), help="real data; absent: such tests skip")
+
+
+def pytest_configure(config):
+    """With `-n 2`: Ctrl-C is what it is without. xdist's processes ignore it, and so would all that a test starts."""
+    if hasattr(config, "workerinput"):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
