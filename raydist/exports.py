@@ -10,8 +10,10 @@ from raydist.config import load_config
 from raydist.errors import InputError
 from raydist.files.storage import MODEL_SETTINGS, has_model
 from raydist.here import Here
-from raydist.runs.card import write_card
+from raydist.runs.card import card, metrics_of, write_card
 from raydist.runs.run import Run
+
+CARD = "README.md"
 
 
 def export(folder: Path | str, kind: str, out: Path | str | None = None) -> Path:
@@ -46,6 +48,8 @@ def _hub_folder(run: Run, target: Path) -> None:
         raise InputError(f"run {run.config.name!r} has no model yet: train it first (raydist train)")
     write_card(run)
     shutil.copytree(run.folder.path("model"), target, dirs_exist_ok=True)
+    if not (target / CARD).exists():
+        (target / CARD).write_text(card(run, metrics_of(run)), encoding="utf-8")
 
 
 def _sentence_transformers(run: Run, target: Path) -> None:

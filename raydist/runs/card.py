@@ -65,15 +65,22 @@ _LIMITS = {
 
 
 def write_card(run: Run) -> None:
-    """Write, or renew with the latest scores, the card of the run's model; for a reader, its threshold, too."""
-    if not has_model(run.folder):
+    """Write, or renew with the latest scores, the card of the run's model; for a reader, its threshold, too.
+
+    A model of a version that wrote no settings stays as it is: a card would make it another one (`folder_digest`).
+    """
+    if not (has_model(run.folder) and run.folder.exists(f"model/{MODEL_SETTINGS}")):
         return
-    metrics = run.folder.read_json("metrics.json") if run.folder.exists("metrics.json") else {}
+    metrics = metrics_of(run)
     run.folder.write_bytes("model/README.md", card(run, metrics).encode())
     threshold = metrics.get("dev.null_threshold")
-    if threshold is not None and run.folder.exists(f"model/{MODEL_SETTINGS}"):
+    if threshold is not None:
         settings = run.folder.read_json(f"model/{MODEL_SETTINGS}")
         run.folder.write_json(f"model/{MODEL_SETTINGS}", settings | {"null_threshold": threshold})
+
+
+def metrics_of(run: Run) -> dict[str, Any]:
+    return run.folder.read_json("metrics.json") if run.folder.exists("metrics.json") else {}
 
 
 def card(run: Run, metrics: Mapping[str, Any]) -> str:

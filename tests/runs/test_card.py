@@ -14,7 +14,7 @@ from raydist.config import load_config
 from raydist.files.storage import folder_digest
 from raydist.here import Here
 from raydist.models.folders import model_folder
-from raydist.models.saving import read_settings, save_tokenizer
+from raydist.models.saving import read_settings, save_tokenizer, write_settings
 from raydist.reader import flow
 from raydist.reader.answers import Reader
 from raydist.runs.card import write_card
@@ -136,5 +136,10 @@ def test_a_run_without_a_model_has_no_card(storage):
     write_card(empty)
     assert not empty.folder.exists("model/README.md")
     write_reader(Path(empty.folder.path("model")))
+    before = folder_digest(empty.folder.path("model"))
     write_card(empty)
+    assert folder_digest(empty.folder.path("model")) == before, "of a version before the cards: it stays the model that it was"
+    write_settings(Path(empty.folder.path("model")), "reader", {})
+    write_card(empty)
+    assert folder_digest(empty.folder.path("model")) == before
     assert "Not scored yet" in empty.folder.read_bytes("model/README.md").decode()
