@@ -233,8 +233,8 @@ def make_windows(run: Run, examples: Mapping[str, Made]) -> dict[str, WindowSet]
 def check_model(run: Run) -> None:
     """Reject a model that cannot be opened, has no place for a span head, or has too few positions for a window."""
     if not run.config.model.name.startswith("builtin:"):
-        check_folder(run.model_folder, "AutoModelForQuestionAnswering")
         check_reader(run.model_folder)
+        check_folder(run.model_folder, "AutoModelForQuestionAnswering")
     most = longest_input(open_config(run.model_folder))
     if most and run.config.data.max_length > most:
         raise InputError(

@@ -14,11 +14,12 @@ from raydist.files.stage import Made
 from raydist.flows import config_of
 from raydist.here import Here
 from raydist.library import building
-from raydist.library.asked import printable, search_index
+from raydist.library.asked import search_index
 from raydist.library.flow import put_in
 from raydist.library.library import Library, PassageHit
 from raydist.library.writer import LibraryWriter
 from raydist.runs.run import Run
+from raydist.terminal import plain
 
 from .conftest import passage_rows, table
 
@@ -115,12 +116,12 @@ def test_the_command_line_shows_where_passages_stand_and_gives_json(run, tmp_pat
 
 
 def test_options_of_documents_are_refused_for_sentences(tmp_path):
-    with pytest.raises(InputError, match="not an index of documents"):
+    with pytest.raises(InputError, match="is not an index of documents"):
         search_index(str(tmp_path), "who?", 3, False, where="year = 3")
 
 
 def test_text_of_documents_gives_the_terminal_no_orders():
-    assert printable("a\x1b[31mb\r\nc\u202ed") == "a [31mb  c d"
+    assert plain("a\x1b[31mb\r\nc\u202ed") == "a[31mb  cd"
 
 
 def test_documents_are_told_from_configs(tmp_path, monkeypatch):
